@@ -1,0 +1,313 @@
+// Every layer on every backend, beside the same block in other libraries.
+//
+// Names are layer/<name>/<backend>/<dtype>/<d>x<f>/tokens:<T> and peer/<library>/swiglu/.... Every
+// iteration takes the next of several layers whose weights together exceed the last-level cache, as
+// the layers of a model do: a benchmark that reruns one layer measures the cache.
+#include <benchmark/benchmark.h>
+
+#include <tiffin/executor/openmp.hpp>
+#include <tiffin/tiffin.hpp>
+
+#include "machine.hpp"
+#include "peers.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <list>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using tiffin_bench::dense_peer;
+using tiffin_bench::page_floats;
+
+struct shape {
+    std::size_t d_model;
+    std::size_t d_ff;
+};
+
+int threads = 0;
+constexpr std::size_t vocab = 4096;
+constexpr std::size_t most_tokens = 512;
+
+// The limits as they were a few seconds ago: on shared machines they drift.
+const tiffin_bench::machine_limits& limits() {
+    static tiffin_bench::machine_limits latest;
+    static std::chrono::steady_clock::time_point measured;
+    const auto now = std::chrono::steady_clock::now();
+    if (latest.bytes_per_second == 0 || now - measured > std::chrono::seconds(10)) {
+        latest = tiffin_bench::measure_machine(threads);
+        measured = std::chrono::steady_clock::now();
+    }
+    return latest;
+}
+
+// Numbers near those of a trained layer; their values do not change the time.
+page_floats random_numbers(std::size_t count, std::uint32_t seed) {
+    page_floats numbers(count);
+    std::minstd_rand engine(seed + 1);
+    for (std::size_t i = 0; i < count; ++i)
+        numbers.data()[i] = (static_cast<float>(engine()) / 2147483648.0f - 0.5f) * 0.05f;
+    return numbers;
+}
+
+struct given_layer {
+    std::vector<page_floats> memory;
+    tiffin::weights tensors;
+};
+
+template <class Block>
+given_layer make_weights(const shape& s, std::uint32_t seed) {
+    given_layer given;
+    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>()) {
+        if (t.spec.needed == tiffin::presence::optional) continue;
+        tiffin::shape sizes;
+        for (std::size_t i = 0; i < t.spec.rank; ++i)
+            sizes.push_back(t.extents[i] == tiffin::extent::d_model ? s.d_model
+                            : t.extents[i] == tiffin::extent::d_ff  ? s.d_ff
+                                                                    : vocab);
+        given.memory.push_back(random_numbers(sizes.elements(), seed++));
+        given.tensors.add(tiffin::full_name(t.spec), given.memory.back().data(), sizes);
+    }
+    return given;
+}
+
+// What a benchmark calls: run(layer, x, ids, tokens, y) on one of several layers.
+struct subject {
+    std::function<void(std::size_t, const float*, const std::int32_t*, std::size_t, float*)> run;
+    std::function<void(std::size_t)> warm_up;  // for a number of tokens
+    std::size_t layers = 0;
+    double bytes = 0;
+};
+
+std::size_t layers_for(double dense_bytes) {
+    const double enough = 3.0 * static_cast<double>(tiffin_bench::last_level_cache_bytes());
+    return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 512);
+}
+
+template <class Block, class Backend>
+subject make_subject(const shape& s) {
+    struct state {
+        std::vector<given_layer> given;
+        std::vector<tiffin::layer<Block, Backend>> layers;
+        tiffin::workspace workspace;
+    };
+    const tiffin::block_cost cost = tiffin::cost<Block>({s.d_model, s.d_ff, vocab});
+    const auto held = std::make_shared<state>();
+    subject made;
+    made.layers = layers_for(4 * (cost.parameters - cost.table_parameters));
+    for (std::size_t i = 0; i < made.layers; ++i) {
+        given_layer given = make_weights<Block>(s, static_cast<std::uint32_t>(100 * i));
+        held->layers.push_back(tiffin::prepare<Block>(given.tensors, Backend{}, {.tokens = 0}));
+        // simd has packed the dense weights; keep only what is still read.
+        if constexpr (!std::same_as<Backend, tiffin::eigen>)
+            for (std::size_t n = 0; n < given.memory.size(); ++n)
+                if (given.tensors.entries()[n].name.find("stem_embed") == std::string::npos)
+                    given.memory[n] = page_floats();
+        held->given.push_back(std::move(given));
+    }
+    held->workspace = held->layers[0].make_workspace(most_tokens, static_cast<std::size_t>(threads));
+    made.bytes = 8 * cost.parameters * static_cast<double>(made.layers);
+    made.warm_up = [](std::size_t) {};
+    made.run = [held, s](std::size_t i, const float* x, const std::int32_t* ids, std::size_t tokens,
+                         float* y) {
+        const tiffin::matrix_view<float> out(y, tokens, s.d_model);
+        std::as_const(held->layers[i])(tiffin::matrix_view<const float>(x, tokens, s.d_model),
+                                       std::span(ids, tokens), out, held->workspace,
+                                       tiffin::openmp{threads});
+    };
+    return made;
+}
+
+template <class MakePeer>
+subject make_peer_subject(const shape& s, const MakePeer& make_peer) {
+    struct state {
+        std::vector<page_floats> memory;
+        std::unique_ptr<dense_peer> peer;
+    };
+    const auto held = std::make_shared<state>();
+    subject made;
+    const std::size_t size = s.d_model * s.d_ff;
+    made.layers = layers_for(12.0 * static_cast<double>(size));
+    for (std::size_t i = 0; i < 3 * made.layers; ++i)
+        held->memory.push_back(random_numbers(size, static_cast<std::uint32_t>(i)));
+    const auto tensor = [held](std::size_t which) {
+        return [memory = std::weak_ptr(held), which](std::size_t i) {
+            return static_cast<const float*>(memory.lock()->memory[3 * i + which].data());
+        };
+    };
+    held->peer = make_peer({s.d_model, s.d_ff, made.layers}, threads, {tensor(0), tensor(1), tensor(2)});
+    made.bytes = 24.0 * static_cast<double>(size * made.layers);
+    made.warm_up = [held](std::size_t tokens) { held->peer->prepare(tokens); };
+    made.run = [held](std::size_t i, const float* x, const std::int32_t*, std::size_t tokens, float* y) {
+        held->peer->run(i, x, tokens, y);
+    };
+    return made;
+}
+
+// The subjects made so far, so that repetitions can be interleaved; the least recently used go when
+// together they would take more than half of the memory.
+class subject_cache {
+public:
+    subject& get(const std::string& key, const std::function<subject()>& make) {
+        for (auto it = entries_.begin(); it != entries_.end(); ++it)
+            if (it->first == key) {
+                entries_.splice(entries_.begin(), entries_, it);
+                return entries_.front().second;
+            }
+        const double most = 0.5 * static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<double>(sysconf(_SC_PAGE_SIZE));
+        double total = 0;
+        for (const auto& entry : entries_) total += entry.second.bytes;
+        while (!entries_.empty() && total > most) {
+            total -= entries_.back().second.bytes;
+            entries_.pop_back();
+        }
+        entries_.emplace_front(key, make());
+        return entries_.front().second;
+    }
+
+private:
+    std::list<std::pair<std::string, subject>> entries_;
+};
+
+subject_cache cache;
+
+struct work_per_call {
+    double flops;
+    double bytes;
+};
+
+void measure(benchmark::State& state, const std::string& key, const std::function<subject()>& make,
+             const shape& s, std::size_t tokens, const work_per_call& work) {
+    subject& it = cache.get(key, make);
+    static const page_floats x = random_numbers(most_tokens * 16384, 7);
+    static page_floats y(most_tokens * 16384);
+    if (s.d_model > 16384) return state.SkipWithError("d_model above 16384");
+    std::vector<std::int32_t> ids(tokens);
+    std::minstd_rand engine(3);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(engine() % vocab);
+    const tiffin_bench::machine_limits now = limits();
+    it.warm_up(tokens);
+    std::size_t next = 0;
+    it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
+    for (auto _ : state) {
+        it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
+        benchmark::ClobberMemory();
+    }
+    using benchmark::Counter;
+    const double bound = std::max(work.flops / now.flops_per_second, work.bytes / now.bytes_per_second);
+    state.counters["roofline"] = Counter(bound, Counter::kIsIterationInvariantRate);
+    state.counters["GFLOPs"] = Counter(work.flops / 1e9, Counter::kIsIterationInvariantRate);
+    state.counters["GBs"] = Counter(work.bytes / 1e9, Counter::kIsIterationInvariantRate);
+}
+
+void add(const std::string& family, const shape& s, const std::function<subject()>& make,
+         const std::function<work_per_call(std::size_t)>& work) {
+    const std::string name = family + "/" + std::to_string(s.d_model) + "x" + std::to_string(s.d_ff);
+    for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 4, 8, 12, 16, 24, 64, 256, 512})
+        benchmark::RegisterBenchmark((name + "/tokens:" + std::to_string(tokens)).c_str(),
+                                     [=](benchmark::State& state) {
+                                         measure(state, name, make, s, tokens, work(tokens));
+                                     })
+            ->UseRealTime()
+            ->Unit(benchmark::kMillisecond);
+}
+
+template <class Block>
+void add_layer(const std::string& name, const shape& s) {
+    const auto work = [s](std::size_t tokens) {
+        const tiffin::block_cost c = tiffin::cost<Block>({s.d_model, s.d_ff, vocab});
+        const auto t = static_cast<double>(tokens);
+        return work_per_call{t * c.matrix_flops_per_token, 4 * c.sequence_parameters(t)};
+    };
+    add("layer/" + name + "/simd/f32", s, [s] { return make_subject<Block, tiffin::simd<>>(s); }, work);
+    add("layer/" + name + "/eigen/f32", s, [s] { return make_subject<Block, tiffin::eigen>(s); }, work);
+}
+
+void add_peers(const shape& s) {
+    const auto work = [s](std::size_t tokens) {
+        const double size = static_cast<double>(s.d_model * s.d_ff);
+        return work_per_call{6 * size * static_cast<double>(tokens), 12 * size};
+    };
+    const auto peer = [&](const char* library, auto make) {
+        add("peer/" + std::string(library) + "/swiglu/f32", s, [=] { return make_peer_subject(s, make); },
+            work);
+    };
+    peer("eigen", tiffin_bench::make_eigen_peer);
+#if defined(TIFFIN_BENCH_OPENBLAS)
+    peer("openblas", tiffin_bench::make_openblas_peer);
+#endif
+#if defined(TIFFIN_BENCH_ONEDNN)
+    peer("onednn", tiffin_bench::make_onednn_peer);
+#endif
+}
+
+[[noreturn]] void usage_error(std::string_view flag) {
+    std::fprintf(stderr,
+                 "bench_layers: cannot understand %.*s\n"
+                 "  --threads=N          OpenMP threads (default: all)\n"
+                 "  --shapes=DxF[,DxF]   d_model x d_ff (default: 2048x8192)\n"
+                 "  --benchmark_...      Google Benchmark's own flags, such as --benchmark_filter=stem\n",
+                 static_cast<int>(flag.size()), flag.data());
+    std::exit(1);
+}
+
+std::vector<shape> parse_shapes(std::string_view text, std::string_view flag) {
+    std::vector<shape> shapes;
+    for (const char* p = text.data(); p < text.data() + text.size();) {
+        char* end = nullptr;
+        const unsigned long d = std::strtoul(p, &end, 10);
+        if (d == 0 || *end != 'x') usage_error(flag);
+        const unsigned long f = std::strtoul(end + 1, &end, 10);
+        if (f == 0 || (*end != ',' && *end != '\0')) usage_error(flag);
+        shapes.push_back({d, f});
+        p = end + 1;
+    }
+    if (shapes.empty()) usage_error(flag);
+    return shapes;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    threads = omp_get_max_threads();
+    std::vector<shape> shapes{{2048, 8192}};
+    benchmark::Initialize(&argc, argv);
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view flag = argv[i];
+        if (flag.starts_with("--threads=")) {
+            threads = std::atoi(flag.substr(10).data());
+            if (threads < 1) usage_error(flag);
+        } else if (flag.starts_with("--shapes=")) {
+            shapes = parse_shapes(flag.substr(9), flag);
+        } else {
+            usage_error(flag);
+        }
+    }
+    for (const shape& s : shapes) {
+        add_layer<tiffin::mlp>("mlp", s);
+        add_layer<tiffin::swiglu>("swiglu", s);
+        add_layer<tiffin::stem>("stem", s);
+        add_layer<tiffin::stem_gate>("stem_gate", s);
+        add_layer<tiffin::stem_hybrid>("stem_hybrid", s);
+        add_peers(s);
+    }
+    benchmark::AddCustomContext("threads", std::to_string(threads));
+    benchmark::AddCustomContext("peak_gflops", std::to_string(limits().flops_per_second / 1e9));
+    benchmark::AddCustomContext("read_gbs", std::to_string(limits().bytes_per_second / 1e9));
+    benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+    return 0;
+}

@@ -1,0 +1,211 @@
+#include "machine.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+#include <xsimd/xsimd.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <utility>
+
+namespace tiffin_bench {
+namespace {
+
+using vec = xsimd::batch<float>;
+constexpr std::size_t lanes = vec::size;
+constexpr std::size_t line = 64 / sizeof(float);  // floats a cache line holds
+
+double seconds_now() {
+    const auto t = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(t).count();
+}
+
+// Calls `work(thread, threads)` on all threads at once; the time from the first start to the last
+// end, and the number of threads there were.
+template <class Work>
+std::pair<double, int> time_on_all(int threads, const Work& work) {
+    double start = 0;
+    double end = 0;
+    int count = 1;
+#pragma omp parallel num_threads(threads)
+    {
+        const int me = omp_get_thread_num();
+#pragma omp master
+        count = omp_get_num_threads();
+#pragma omp barrier
+        // One thread must not be at work before the clock starts, hence a barrier on either side.
+#pragma omp master
+        start = seconds_now();
+#pragma omp barrier
+        work(me, count);
+#pragma omp barrier
+#pragma omp master
+        end = seconds_now();
+    }
+    return {end - start, count};
+}
+
+// Keeps a result alive, so that the loop that made it is.
+void consume(vec v) {
+    [[maybe_unused]] volatile float kept = v.get(0);
+}
+
+// Enough chains to hide a latency of 4 or 5 cycles on 2 ports; no more than the registers hold
+// along with two factors, as a spilled chain would measure the cache. AVX-512 and NEON have 32
+// registers, narrower x86 sets have 16.
+#if (defined(__x86_64__) || defined(__i386__)) && !defined(__AVX512F__)
+constexpr std::size_t chains = 12;
+#else
+constexpr std::size_t chains = 16;
+#endif
+
+vec multiply_add(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    // xsimd 8.1 multiplies, then adds here; only some compilers join the two.
+    return _mm512_fmadd_ps(a, b, c);
+#else
+    return xsimd::fma(a, b, c);
+#endif
+}
+
+template <std::size_t... I>
+void multiply_add_steps(std::size_t steps, std::index_sequence<I...>) {
+    // Through volatile, so that nothing is computed at compile time. The chains converge to
+    // 1e-3 / (1 - 0.5), far from the subnormals.
+    const volatile float factor = 0.5f;
+    const volatile float addend = 1e-3f;
+    const vec a(factor);
+    const vec b(addend);
+    std::array<vec, sizeof...(I)> chain{vec(static_cast<float>(I))...};
+    for (std::size_t s = 0; s < steps; ++s) ((chain[I] = multiply_add(chain[I], a, b)), ...);
+    (consume(chain[I]), ...);
+}
+
+double measure_flops(int threads, double budget) {
+    constexpr std::size_t steps = std::size_t{1} << 18;
+    constexpr double flops_per_thread = 2.0 * lanes * chains * steps;
+    double best = 0;
+    // The first repetitions also wake the wide units, which takes some microseconds.
+    const double stop = seconds_now() + budget;
+    for (int repetition = 0; repetition < 3 || seconds_now() < stop; ++repetition) {
+        const auto [seconds, count] = time_on_all(
+            threads, [](int, int) { multiply_add_steps(steps, std::make_index_sequence<chains>{}); });
+        best = std::max(best, flops_per_thread * count / seconds);
+    }
+    return best;
+}
+
+// Reads `floats` floats from `from` on, a multiple of 8 lines, as `Streams` walks side by side,
+// each asking for the line `ahead` floats further on if that is not 0. Eight accumulators, so that
+// no addition waits for the one before.
+template <std::size_t Streams, bool Prefetch>
+vec read_share(const float* from, std::size_t floats, std::size_t ahead) {
+    constexpr std::size_t accumulators = 8;
+    constexpr std::size_t lines_each = accumulators / Streams;
+    const std::size_t stream_floats = floats / Streams;
+    std::array<vec, accumulators> sum;
+    sum.fill(vec(0.0f));
+    for (std::size_t i = 0; i < stream_floats; i += lines_each * line) {
+        for (std::size_t s = 0; s < Streams; ++s) {
+            const float* at = from + s * stream_floats + i;
+            for (std::size_t l = 0; l < lines_each; ++l) {
+                // A prefetch beyond the end is void; it does not fault.
+                if constexpr (Prefetch) __builtin_prefetch(at + l * line + ahead);
+                vec& mine = sum[s * lines_each + l];
+                for (std::size_t j = 0; j < line; j += lanes) mine += vec::load_aligned(at + l * line + j);
+            }
+        }
+    }
+    vec total = sum[0];
+    for (std::size_t k = 1; k < accumulators; ++k) total += sum[k];
+    return total;
+}
+
+struct read_pass {
+    vec (*read)(const float*, std::size_t, std::size_t);
+    std::size_t ahead;
+};
+
+// One walk is what a large copy does, four and eight are what a product with several rows at a
+// time does. The hardware prefetcher stays within a 4 KiB page, software does not.
+constexpr std::array<read_pass, 8> read_passes{{
+    {read_share<1, false>, 0},
+    {read_share<1, true>, 512},
+    {read_share<1, true>, 1024},
+    {read_share<1, true>, 2048},
+    {read_share<4, false>, 0},
+    {read_share<4, true>, 512},
+    {read_share<8, false>, 0},
+    {read_share<8, true>, 512},
+}};
+
+std::size_t physical_memory_bytes() {
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0) return std::size_t{4} << 30;
+    return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+}
+
+double measure_bandwidth(int threads, double budget) {
+    // Shares are multiples of the largest step, 8 lines in each of 8 streams.
+    constexpr std::size_t grain = 64 * line;
+    const std::size_t wanted =
+        std::min(std::max(std::size_t{512} << 20, 2 * last_level_cache_bytes()), physical_memory_bytes() / 8);
+    const std::size_t workers = static_cast<std::size_t>(std::max(threads, 1));
+    const std::size_t share = wanted / sizeof(float) / workers / grain * grain;
+    page_floats buffer(share * workers);
+    float* const data = buffer.data();
+    // Written once by the thread that will read it: pages never written all map to one page of
+    // zeros, which stays in the cache.
+    time_on_all(threads, [=](int me, int count) {
+        for (std::size_t w = static_cast<std::size_t>(me); w < workers; w += static_cast<std::size_t>(count))
+            std::fill_n(data + w * share, share, 0.0f);
+    });
+    double best = 0;
+    const double stop = seconds_now() + budget;
+    for (int round = 0; round == 0 || seconds_now() < stop; ++round) {
+        for (const read_pass& pass : read_passes) {
+            // However slow the machine, every kind of pass is tried once.
+            if (round > 0 && seconds_now() > stop) break;
+            const double seconds = time_on_all(threads, [=](int me, int count) {
+                                       for (std::size_t w = static_cast<std::size_t>(me); w < workers;
+                                            w += static_cast<std::size_t>(count))
+                                           consume(pass.read(data + w * share, share, pass.ahead));
+                                   }).first;
+            best = std::max(best, static_cast<double>(share * workers * sizeof(float)) / seconds);
+        }
+    }
+    return best;
+}
+
+}  // namespace
+
+std::size_t last_level_cache_bytes() {
+    long largest = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    largest = std::max(
+        {sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE), sysconf(_SC_LEVEL4_CACHE_SIZE), 0L});
+#endif
+    // sysconf knows nothing on some systems, and in some virtual machines.
+    for (int index = 0; index < 8; ++index) {
+        std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size");
+        long size = 0;
+        char unit = 0;
+        if (!(file >> size)) continue;
+        file >> unit;
+        largest = std::max(largest, size * (unit == 'K' ? 1L << 10 : unit == 'M' ? 1L << 20 : 1L));
+    }
+    return largest > 0 ? static_cast<std::size_t>(largest) : std::size_t{32} << 20;
+}
+
+machine_limits measure_machine(int threads) {
+    machine_limits limits{};
+    limits.flops_per_second = measure_flops(threads, 0.2);
+    limits.bytes_per_second = measure_bandwidth(threads, 0.6);
+    return limits;
+}
+
+}  // namespace tiffin_bench

@@ -1,0 +1,79 @@
+// What this machine can do at most: the two limits that every measured kernel is held against.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#if defined(__linux__)
+#    include <sys/mman.h>
+#endif
+
+namespace tiffin_bench {
+
+// A kernel that does F operations on B bytes from memory takes at least
+//     seconds >= max(F / flops_per_second, B / bytes_per_second),
+// whatever its code. A time is reported as a share of that bound: it says how much is left to gain,
+// which a ratio between two implementations does not.
+struct machine_limits {
+    double flops_per_second;  // f32 operations, of which a multiply-add counts two
+    double bytes_per_second;  // bytes read from memory, past all caches; 1 GB/s is 1e9
+};
+
+// Measures both limits with `threads` OpenMP threads, in 0.3 to 1.5 s. They belong to the
+// instruction set this file was compiled for, so compile it with the flags of the kernels.
+//
+//     flops_per_second = 2 * lanes * chains * steps * threads / seconds
+// for multiply-adds that never leave the registers, in more independent chains than
+// latency * ports. All threads run at once, since clock rates fall as cores and wide units wake.
+//
+//     bytes_per_second = buffer bytes / seconds
+// for threads that each read one contiguous share of a buffer much larger than the last-level
+// cache. Reading only: weights are read and never written. Kernels differ in how many rows they
+// walk at once and in whether they prefetch, and so do the passes here.
+//
+// Of all repetitions the best counts: noise only ever slows one down, and a limit that a kernel
+// could exceed would not be one.
+machine_limits measure_machine(int threads);
+
+// The size of the largest cache of the first core; 32 MiB if the system does not tell. A working
+// set has to be several times this for its reads to come from memory.
+std::size_t last_level_cache_bytes();
+
+// Uninitialised floats on huge pages where the system has them. A stream through 4 KiB pages pays
+// for page walks, more so in a virtual machine; all sides of a comparison should have their weights
+// in memory of this kind. Pages are placed at the first write.
+class page_floats {
+public:
+    page_floats() = default;
+    explicit page_floats(std::size_t count) : size_(count) {
+        if (count == 0) return;
+        const std::size_t bytes = (count * sizeof(float) + page - 1) / page * page;
+        data_.reset(static_cast<float*>(std::aligned_alloc(page, bytes)));
+        if (!data_) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+        // A refusal costs speed only.
+        static_cast<void>(::madvise(data_.get(), bytes, MADV_HUGEPAGE));
+#endif
+    }
+    [[nodiscard]] float* data() noexcept {
+        return data_.get();
+    }
+    [[nodiscard]] const float* data() const noexcept {
+        return data_.get();
+    }
+    [[nodiscard]] std::size_t size() const noexcept {
+        return size_;
+    }
+
+private:
+    static constexpr std::size_t page = std::size_t{2} << 20;
+    struct release {
+        void operator()(float* p) const noexcept { std::free(p); }
+    };
+    std::unique_ptr<float, release> data_;
+    std::size_t size_ = 0;
+};
+
+}  // namespace tiffin_bench

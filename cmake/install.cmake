@@ -1,0 +1,11 @@
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+install(TARGETS tiffin tiffin_io EXPORT tiffin-targets FILE_SET HEADERS)
+install(EXPORT tiffin-targets FILE tiffinTargets.cmake NAMESPACE tiffin::
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tiffin)
+configure_package_config_file(cmake/tiffinConfig.cmake.in tiffinConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tiffin)
+write_basic_package_version_file(tiffinConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tiffinConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/tiffinConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tiffin)

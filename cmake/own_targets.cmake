@@ -1,0 +1,18 @@
+# What tiffin's own executables are compiled with; consumers get none of it.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+
+add_library(tiffin_own INTERFACE)
+target_link_libraries(tiffin_own INTERFACE tiffin::tiffin Threads::Threads)
+target_compile_options(tiffin_own INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+                                            -Wold-style-cast -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # g++ 12 reports its own AVX-512 intrinsics as reading uninitialised registers (GCC bug 105593).
+  target_compile_options(tiffin_own INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized)
+endif()
+if(TIFFIN_NATIVE)
+  target_compile_options(tiffin_own INTERFACE -march=native)
+endif()
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()

@@ -1,0 +1,79 @@
+// Memory for packed weights and workspaces.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#    include <sys/mman.h>
+#endif
+
+TIFFIN_BEGIN
+
+// Uninitialised bytes that begin on a cache line. Large ones begin on a 2 MiB border and ask for
+// huge pages: a kernel that streams through hundreds of megabytes otherwise waits for the TLB.
+class aligned_buffer {
+public:
+    static constexpr std::size_t line = 64;
+
+    aligned_buffer() = default;
+    explicit aligned_buffer(std::size_t bytes) : size_(bytes) {
+        if (bytes == 0) return;
+        alignment_ = bytes >= huge_page ? huge_page : line;
+        data_ = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment_}));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+        // Advice only: where it is refused the buffer works all the same.
+        if (alignment_ == huge_page)
+            static_cast<void>(::madvise(data_, bytes / huge_page * huge_page, MADV_HUGEPAGE));
+#endif
+    }
+    aligned_buffer(aligned_buffer&& other) noexcept {
+        swap(other);
+    }
+    aligned_buffer& operator=(aligned_buffer&& other) noexcept {
+        aligned_buffer(std::move(other)).swap(*this);
+        return *this;
+    }
+    ~aligned_buffer() {
+        if (data_) ::operator delete (data_, std::align_val_t{alignment_});
+    }
+
+    [[nodiscard]] std::byte* data() noexcept {
+        return data_;
+    }
+    [[nodiscard]] const std::byte* data() const noexcept {
+        return data_;
+    }
+    [[nodiscard]] std::size_t size() const noexcept {
+        return size_;
+    }
+
+    // The memory as numbers. T is a trivial type; the bytes are uninitialised until written.
+    template <class T>
+    [[nodiscard]] T* as() noexcept {
+        return reinterpret_cast<T*>(data_);
+    }
+    template <class T>
+    [[nodiscard]] const T* as() const noexcept {
+        return reinterpret_cast<const T*>(data_);
+    }
+    void swap(aligned_buffer& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        std::swap(alignment_, other.alignment_);
+    }
+
+private:
+    static constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+    std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+    std::size_t alignment_ = line;
+};
+
+TIFFIN_END

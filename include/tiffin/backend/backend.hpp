@@ -1,0 +1,208 @@
+// What a backend is, and the layer it prepares.
+#pragma once
+
+#include <tiffin/aligned_buffer.hpp>
+#include <tiffin/backend/binding.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/view.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// What a backend computes in one go: every size is checked, every token id lies in its table.
+struct call_arguments {
+    matrix_view<const float> x;
+    const std::int32_t* token_ids;
+    matrix_view<float> y;
+    std::byte* workspace;  // on a cache line, of workspace_bytes(x.rows, workers)
+    std::size_t workers;   // the most tasks that may run at once
+    executor_ref execute;
+};
+
+// How a block is computed. An engine is what a backend makes of a block and its tensors: immutable,
+// with all weights in the form that the machine likes.
+template <class B, class Block>
+concept backend_for = block_policy<Block> && std::constructible_from < typename B::template engine<Block>,
+const Block&, binding > &&requires(const typename B::template engine<Block>& engine, std::size_t n,
+                                   const call_arguments& call) {
+    { engine.workspace_bytes(n, n) } -> std::same_as<std::size_t>;
+    engine.run(call);
+};
+
+// Memory for the intermediate values of a call. One call uses it at a time; layers may share it.
+class workspace {
+public:
+    workspace() = default;
+    explicit workspace(std::size_t bytes) : buffer_(bytes) {}
+    [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
+    operator std::span<std::byte>() noexcept { return {buffer_.data(), buffer_.size()}; }
+
+private:
+    aligned_buffer buffer_;
+};
+
+// A block with its weights, ready to run: y = block(x, token_ids).
+//
+// Shapes: x and y (T, d_model) f32, one token a row; token_ids (T) int32, or empty where the block
+//   reads none. Any T: calls of more tokens than the workspace holds run in pieces.
+// Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
+//   it rides in and however many threads run.
+// Errors: errc::size, token_id, overlap, workspace; found before y is written. The throwing forms
+//   (operator()) throw tiffin::error, the others return a status. What an executor throws passes.
+// Threads: const calls with a workspace each may run at the same time; the calls without one use
+//   the layer's own workspace and may not.
+// Cost: no allocation in a call.
+template <class Block, class Backend>
+    requires backend_for<Backend, Block>
+class layer {
+public:
+    using engine_type = typename Backend::template engine<Block>;
+
+    // `workers` tasks at a time for executors that do not tell their concurrency.
+    layer(const Block& block, binding bound, std::size_t workers)
+        : tables_(tables_of(bound)),
+          d_model_(bound.d_model),
+          d_ff_(bound.d_ff),
+          workers_(workers),
+          engine_(block, std::move(bound)) {}
+
+    // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
+    void reserve(std::size_t tokens) { workspace_ = tokens ? make_workspace(tokens, workers_) : workspace(); }
+
+    [[nodiscard]] std::size_t d_model() const noexcept { return d_model_; }
+    [[nodiscard]] std::size_t d_ff() const noexcept { return d_ff_; }
+    [[nodiscard]] const engine_type& engine() const noexcept { return engine_; }
+
+    // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return engine_.workspace_bytes(tokens, workers) + aligned_buffer::line - 1;
+    }
+    [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
+        return workspace(workspace_bytes(tokens, workers));
+    }
+
+    template <class X, class Y>
+    status try_call(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        auto in = detail::as_rows<const float>(x, d_model_, "x");
+        if (!in) return in.failure();
+        auto out = detail::as_rows<float>(y, d_model_, "y");
+        if (!out) return out.failure();
+        return run(*in, token_ids, *out, memory, execute);
+    }
+    template <class X, class Y>
+    status try_call(const X& x, std::span<const std::int32_t> token_ids, Y&& y,
+                    executor_ref execute = serial_) {
+        return std::as_const(*this).try_call(x, token_ids, y, std::span<std::byte>(workspace_), execute);
+    }
+#if TIFFIN_EXCEPTIONS
+    template <class X, class Y>
+    void operator()(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, token_ids, y, memory, execute).or_throw();
+    }
+    template <class X, class Y>
+    void operator()(const X& x, std::span<const std::int32_t> token_ids, Y&& y,
+                    executor_ref execute = serial_) {
+        try_call(x, token_ids, y, execute).or_throw();
+    }
+#endif
+
+private:
+    struct table_size {
+        std::string name;
+        std::size_t vocab;
+    };
+
+    static std::vector<table_size> tables_of(const binding& bound) {
+        static constexpr auto specs = tensors_of<Block>();
+        std::vector<table_size> tables;
+        for (std::size_t i = 0; i < specs.size(); ++i)
+            if (specs[i].spec.kind == tensor_kind::table)
+                tables.push_back({full_name(specs[i].spec), bound.tensors[i].shape[0]});
+        return tables;
+    }
+    [[nodiscard]] status check(const matrix_view<const float>& x, std::span<const std::int32_t> ids,
+                               const matrix_view<float>& y) const;
+    status run(matrix_view<const float> x, std::span<const std::int32_t> ids, matrix_view<float> y,
+               std::span<std::byte> memory, executor_ref execute) const;
+
+    static constexpr serial serial_{};
+    std::vector<table_size> tables_;
+    std::size_t d_model_;
+    std::size_t d_ff_;
+    std::size_t workers_;
+    engine_type engine_;
+    workspace workspace_;
+};
+
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> status layer<Block, Backend>::check(
+        const matrix_view<const float>& x, std::span<const std::int32_t> ids, const matrix_view<float>& y)
+const {
+    if (y.rows != x.rows)
+        return failure{
+            errc::size, "y",
+            "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
+    if (ids.size() != x.rows && !(ids.empty() && tables_.empty()))
+        return failure{
+            errc::size, "token_ids",
+            "has " + std::to_string(ids.size()) + " ids for the " + std::to_string(x.rows) + " tokens of x"};
+    for (const table_size& table : tables_)
+        for (std::size_t i = 0; i < ids.size(); ++i)
+            if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
+                return failure{errc::token_id, table.name,
+                               "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
+                                   " lies outside its " + std::to_string(table.vocab) + " rows"};
+    const std::size_t y_bytes = detail::extent_of(y.rows, y.cols, y.stride) * sizeof(float);
+    if (detail::matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
+    if (detail::ranges_overlap(ids.data(), ids.size_bytes(), y.data, y_bytes))
+        return failure{errc::overlap, "y", "overlaps token_ids"};
+    return {};
+}
+
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> status layer<Block, Backend>::run(matrix_view<const float> x,
+                                                                           std::span<const std::int32_t> ids,
+                                                                           matrix_view<float> y,
+                                                                           std::span<std::byte> memory,
+                                                                           executor_ref execute)
+const {
+    if (status s = check(x, ids, y); !s) return s;
+    if (x.rows == 0) return {};
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
+    const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
+    // Workers give way before tokens do, and both before the call fails.
+    std::size_t workers = execute.concurrency() ? execute.concurrency() : workers_;
+    while (workers > 1 && engine_.workspace_bytes(1, workers) > room) --workers;
+    if (engine_.workspace_bytes(1, workers) > room)
+        return failure{errc::workspace, "workspace",
+                       "has " + std::to_string(memory.size()) + " bytes; one token needs " +
+                           std::to_string(workspace_bytes(1, 1))};
+    std::size_t tokens = x.rows;
+    if (engine_.workspace_bytes(tokens, workers) > room) {
+        std::size_t fits = 1;
+        while (tokens - fits > 1) {
+            const std::size_t middle = fits + (tokens - fits) / 2;
+            (engine_.workspace_bytes(middle, workers) <= room ? fits : tokens) = middle;
+        }
+        tokens = fits;
+    }
+    for (std::size_t first = 0; first < x.rows; first += tokens) {
+        const std::size_t count = std::min(tokens, x.rows - first);
+        engine_.run({x.rows_from(first, count), ids.empty() ? nullptr : ids.data() + first,
+                     y.rows_from(first, count), memory.data() + skip, workers, execute});
+    }
+    return {};
+}
+
+TIFFIN_END

@@ -1,0 +1,90 @@
+// The innermost product: a few tokens times one panel of packed weights, in registers.
+#pragma once
+
+#include <tiffin/backend/simd/lanes.hpp>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// Inputs are taken in blocks of this many: a block of one panel (32 KiB at 2 registers of 16) stays
+// in the first-level cache while the token tiles pass over it.
+inline constexpr std::size_t depth_block = 256;
+
+// Accumulators that fit into registers beside the weights and one broadcast input.
+template <class Arch>
+inline constexpr std::size_t accumulators = [] {
+#if defined(__AVX512F__) || defined(__aarch64__)
+    return std::size_t{24};
+#else
+    return std::size_t{12};
+#endif
+}();
+
+// Tokens of a tile whose panels are `Registers` wide.
+template <class Arch, std::size_t Registers>
+inline constexpr std::size_t tile_tokens =
+    accumulators<Arch> / Registers > 0 ? accumulators<Arch> / Registers : 1;
+
+// Stored weights that a tile asks the cache for while it computes: the part of the next block that
+// is this tile's to fetch. `step` cache lines are asked for every 8 inputs.
+struct ahead {
+    const std::byte* from = nullptr;
+    std::size_t lines = 0;
+};
+
+// acc[token][register] (+)= sum over k of x[token][k] w[k][register].
+// Shapes: x holds the rows of a depth block, depth_block apart; w is one packed block (depth,
+//   Registers); acc (Tokens, Registers) registers in memory, read first unless `fresh`.
+// Numerics: one fused multiply-add a term, k ascending, one accumulator an output. Neither the tile's
+//   size nor the passage of the accumulators through memory changes a bit.
+template <class Arch, format_policy Format, std::size_t Registers, std::size_t Tokens>
+void multiply_tile(const float* x, std::size_t depth, const typename Format::storage* w, float* acc,
+                   bool fresh, ahead next) noexcept {
+    using reg = lanes<Arch>;
+    constexpr std::size_t lane_count = width<Arch>;
+    constexpr std::size_t unroll = 8;
+    reg sums[Tokens][Registers];
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t r = 0; r < Registers; ++r)
+            sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
+    const auto step = [&] {
+        reg weight[Registers];
+        for (std::size_t r = 0; r < Registers; ++r)
+            weight[r] = load<Format, Arch>(w + r * lane_count, lane_count);
+        for (std::size_t t = 0; t < Tokens; ++t) {
+            const reg input(x[t * depth_block]);
+            for (std::size_t r = 0; r < Registers; ++r) sums[t][r] = xsimd::fma(input, weight[r], sums[t][r]);
+        }
+        w += Registers * lane_count;
+        ++x;
+    };
+    std::size_t k = 0;
+    for (; k + unroll <= depth; k += unroll) {
+        for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
+        for (std::size_t u = 0; u < unroll; ++u) step();
+    }
+    for (; k < depth; ++k) step();
+    for (std::size_t t = 0; t < Tokens; ++t)
+        for (std::size_t r = 0; r < Registers; ++r)
+            sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
+}
+
+template <format_policy Format>
+using tile_function = void (*)(const float*, std::size_t, const typename Format::storage*, float*, bool,
+                               ahead) noexcept;
+
+// The tile of n tokens is tiles<...>[n - 1].
+template <class Arch, format_policy Format, std::size_t Registers>
+inline constexpr auto tiles = []<std::size_t... T>(std::index_sequence<T...>) {
+    return std::array<tile_function<Format>, sizeof...(T)>{&multiply_tile<Arch, Format, Registers, T + 1>...};
+}
+(std::make_index_sequence<tile_tokens<Arch, Registers>>{});
+
+}  // namespace simd_detail
+
+TIFFIN_END

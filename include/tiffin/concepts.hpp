@@ -1,0 +1,104 @@
+// The map of the library: one concept a role.
+//
+//   hidden = fusion( phi(gate source), up source )       y = norm( output source (hidden) )
+//
+//   role        what it is                                        rooms
+//   activation  z -> phi(z)                                       activation/
+//   source      (x, token ids) -> one value a token and feature   source/
+//   fusion      (g, u) -> h                                       fusion/
+//   norm        a row -> a row                                    norm/
+//   output      a source over the hidden values, and a norm       output/
+//   block       what runs: widths in, widths out, tensors         block/
+//   format      how numbers are stored                            format/
+//   executor    who runs the tasks of a call                      executor/executor.hpp
+//   backend     how a block is computed                           backend/backend.hpp
+//
+// Policies know formulas; backends know machines. Policies include nothing of a backend.
+#pragma once
+
+#include <tiffin/config.hpp>
+#include <tiffin/source/tensor_kinds.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// z -> phi(z), as one template over the scalar: double, float, a SIMD register.
+template <class A>
+concept activation_policy = std::copyable<A> && requires(const A& phi, double z) {
+    { phi(z) } -> std::convertible_to<double>;
+    { phi.flops() } -> std::convertible_to<double>;
+};
+
+// (g, u) -> h, the gate's value and the up source's joined, as one template over the scalar.
+template <class F>
+concept fusion_policy = std::copyable<F> && requires(const F& fuse, double g, double u) {
+    { fuse(g, u) } -> std::convertible_to<double>;
+    { fuse.flops() } -> std::convertible_to<double>;
+};
+
+// A row is normalised in two steps: `scale` of its sum of squares and length, then
+// x -> norm(x, scale, weight) element by element. `weighted` says whether a weight (d_model) is read.
+template <class N>
+concept norm_policy = std::copyable<N> && requires(const N& norm, double v) {
+    { N::weighted } -> std::convertible_to<bool>;
+    { norm.scale(v, v) } -> std::convertible_to<double>;
+    { norm(v, v, v) } -> std::convertible_to<double>;
+    { norm.flops() } -> std::convertible_to<double>;
+};
+
+// A place whose tensors are all 0: what the concepts try a formula on.
+struct archetype_place {
+    template <tensor_declaration Tensor>
+    double operator[](Tensor) const {
+        return 0;
+    }
+};
+
+// A source that reads tensors: a list of them and a formula over the place being computed.
+template <class S>
+concept leaf_source = std::copyable<S> && requires(const S& s, const archetype_place& at) {
+    S::tensors::size;
+    { s(at) } -> std::convertible_to<double>;
+};
+
+// A source made of sources: its parts and a formula over their values.
+template <class S>
+concept composite_source = std::copyable<S> && requires(const S& s) {
+    std::tuple_size<std::remove_cvref_t<decltype(s.parts())>>::value;
+    { s.flops() } -> std::convertible_to<double>;
+};
+
+template <class S>
+concept source_policy = leaf_source<S> || composite_source<S>;
+
+// What turns the hidden values into the block's result.
+template <class O>
+concept output_policy = std::copyable<O> && requires(const O& o) {
+    requires source_policy<std::remove_cvref_t<decltype(o.source)>>;
+    requires norm_policy<std::remove_cvref_t<decltype(o.norm)>>;
+};
+
+// What a backend can prepare: `hidden` maps x (T, d_model) to (T, d_ff), `output` maps that back.
+template <class B>
+concept block_policy = std::copyable<B> && requires(const B& b) {
+    requires source_policy<std::remove_cvref_t<decltype(b.hidden)>>;
+    requires output_policy<std::remove_cvref_t<decltype(b.output)>>;
+    B::hidden_role;
+    B::output_role;
+};
+
+// How numbers are stored: `value` is what a kernel computes with, `storage` what memory holds.
+template <class F>
+concept format_policy = requires(const typename F::storage* p) {
+    { F::type } -> std::convertible_to<dtype>;
+    { F::store(0.0f) } -> std::convertible_to<typename F::storage>;
+    { F::load(*p) } -> std::convertible_to<float>;
+};
+
+TIFFIN_END

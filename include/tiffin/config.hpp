@@ -1,0 +1,89 @@
+// Compiler and instruction-set facts that every other header relies on.
+#pragma once
+
+#define TIFFIN_VERSION_MAJOR 0
+#define TIFFIN_VERSION_MINOR 1
+#define TIFFIN_VERSION_PATCH 0
+
+#if !defined(__cpp_concepts) || __cplusplus < 202002L
+#    error "tiffin needs C++20: compile with -std=c++20 or later (g++ 12, clang 14 or newer)"
+#endif
+
+// Scalar formulas are shared with the device where a CUDA compiler reads them.
+#if defined(__CUDACC__)
+#    define TIFFIN_HD __host__ __device__
+#else
+#    define TIFFIN_HD
+#endif
+
+#if defined(__cpp_exceptions)
+#    define TIFFIN_EXCEPTIONS 1
+#    define TIFFIN_ABI_EXCEPTIONS
+#else
+#    define TIFFIN_EXCEPTIONS 0
+#    define TIFFIN_ABI_EXCEPTIONS n
+#endif
+
+// The instruction set is part of every symbol's name. Two translation units of one program may be
+// compiled with different -m flags; were the names equal, the linker would keep one copy of each
+// inline function and the older machine could run the newer one's instructions.
+#if defined(__AVX512BF16__)
+#    define TIFFIN_ABI_512BF16 b
+#else
+#    define TIFFIN_ABI_512BF16
+#endif
+#if defined(__AVX512VNNI__)
+#    define TIFFIN_ABI_512VNNI v
+#else
+#    define TIFFIN_ABI_512VNNI
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#    define TIFFIN_ABI_512BW w
+#else
+#    define TIFFIN_ABI_512BW
+#endif
+#if defined(__AVX512F__)
+#    define TIFFIN_ABI_VECTOR x512
+#elif defined(__AVX2__)
+#    define TIFFIN_ABI_VECTOR x256i
+#elif defined(__AVX__)
+#    define TIFFIN_ABI_VECTOR x256
+#elif defined(__SSE4_2__)
+#    define TIFFIN_ABI_VECTOR x128_42
+#elif defined(__SSE4_1__)
+#    define TIFFIN_ABI_VECTOR x128_41
+#elif defined(__SSSE3__)
+#    define TIFFIN_ABI_VECTOR x128_31
+#elif defined(__SSE3__)
+#    define TIFFIN_ABI_VECTOR x128_3
+#elif defined(__SSE2__)
+#    define TIFFIN_ABI_VECTOR x128_2
+#elif defined(__ARM_FEATURE_SVE)
+#    define TIFFIN_ABI_VECTOR sve
+#elif defined(__ARM_NEON)
+#    define TIFFIN_ABI_VECTOR neon
+#else
+#    define TIFFIN_ABI_VECTOR scalar
+#endif
+#if defined(__FMA__)
+#    define TIFFIN_ABI_FMA f
+#else
+#    define TIFFIN_ABI_FMA
+#endif
+#if defined(__F16C__)
+#    define TIFFIN_ABI_F16C h
+#else
+#    define TIFFIN_ABI_F16C
+#endif
+#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g) isa_##a##b##c##d##e##f##g
+#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g)
+#define TIFFIN_ABI                                                                         \
+    TIFFIN_ABI_PASTE(TIFFIN_ABI_VECTOR, TIFFIN_ABI_FMA, TIFFIN_ABI_F16C, TIFFIN_ABI_512BW, \
+                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512BF16, TIFFIN_ABI_EXCEPTIONS)
+
+#define TIFFIN_BEGIN   \
+    namespace tiffin { \
+    inline namespace TIFFIN_ABI {
+#define TIFFIN_END \
+    }              \
+    }

@@ -1,0 +1,98 @@
+// What can go wrong, as a value and as an exception.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+
+TIFFIN_BEGIN
+
+// The kinds of failure. Each is found before any output is written.
+enum class errc {
+    shape,             // a tensor's shape or rank does not fit the block
+    missing_tensor,    // the block needs a tensor that was not given
+    unused_tensor,     // a tensor was given that the block has no use for
+    duplicate_tensor,  // one name was given twice
+    dtype,             // a tensor's number format is not one the block can read
+    size,              // a span of a call is too small, or its width is not the block's
+    token_id,          // a token id lies outside a table
+    overlap,           // the output overlaps an input
+    workspace,         // the workspace is too small for a single token
+    option,            // an option has an unknown name or an impossible value
+    file,              // a file cannot be read, written or understood
+};
+
+// One failure: its kind, the thing it concerns, and a sentence with the offending numbers.
+struct failure {
+    errc code;
+    std::string where;
+    std::string what;
+
+    [[nodiscard]] std::string message() const { return where.empty() ? what : where + ": " + what; }
+};
+
+#if TIFFIN_EXCEPTIONS
+// The exception of the throwing forms. `what()` is `failure::message()`. Each instruction set has
+// its own copy of this type (see config.hpp): across such a border, catch std::exception.
+class error : public std::runtime_error {
+public:
+    explicit error(failure f) : std::runtime_error(f.message()), failure_(std::move(f)) {}
+    [[nodiscard]] errc code() const noexcept { return failure_.code; }
+    [[nodiscard]] const std::string& where() const noexcept { return failure_.where; }
+    [[nodiscard]] const failure& details() const noexcept { return failure_; }
+
+private:
+    failure failure_;
+};
+#endif
+
+// Nothing, or the failure: what a call's non-throwing form returns. True when all went well.
+class [[nodiscard]] status {
+public:
+    status() = default;
+    status(tiffin::failure f) : failure_(std::move(f)) {}
+    [[nodiscard]] bool ok() const noexcept { return !failure_.has_value(); }
+    explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *failure_; }
+#if TIFFIN_EXCEPTIONS
+    void or_throw() && {
+        if (failure_) throw tiffin::error(std::move(*failure_));
+    }
+#endif
+
+private:
+    std::optional<tiffin::failure> failure_;
+};
+
+// A value, or the failure that stands in its place. True when the value is there.
+template <class T>
+class [[nodiscard]] result {
+public:
+    result(T value) : held_(std::in_place_index<0>, std::move(value)) {}
+    result(tiffin::failure f) : held_(std::in_place_index<1>, std::move(f)) {}
+    [[nodiscard]] bool ok() const noexcept { return held_.index() == 0; }
+    explicit operator bool() const noexcept { return ok(); }
+    // Precondition of the four accessors: ok().
+    T& operator*() & noexcept { return *std::get_if<0>(&held_); }
+    const T& operator*() const& noexcept { return *std::get_if<0>(&held_); }
+    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&held_)); }
+    T* operator->() noexcept { return std::get_if<0>(&held_); }
+    const T* operator->() const noexcept { return std::get_if<0>(&held_); }
+    // Precondition: not ok().
+    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *std::get_if<1>(&held_); }
+#if TIFFIN_EXCEPTIONS
+    T or_throw() && {
+        if (!ok()) throw tiffin::error(failure());
+        return std::move(**this);
+    }
+#endif
+
+private:
+    std::variant<T, tiffin::failure> held_;
+};
+
+TIFFIN_END

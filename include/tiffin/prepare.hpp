@@ -1,0 +1,72 @@
+// From a composition and its weights to a layer that runs.
+#pragma once
+
+#include <tiffin/backend/backend.hpp>
+
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// What a layer keeps ready for the calls that bring no workspace of their own.
+struct prepare_options {
+    // Tokens computed in one piece; more run in several. 0: no workspace, every call brings one.
+    // Reduced where it would take more than `workspace_limit` bytes.
+    std::size_t tokens = 512;
+    std::size_t workspace_limit = std::size_t{48} << 20;
+    // Tasks at a time for executors that do not tell their concurrency. 0: as many as the machine runs.
+    std::size_t workers = 0;
+};
+
+// Prepares a block with given weights for a backend.
+//
+// Shapes: the tensors of tensors_of<Block>() by name; their sizes must agree.
+// Lifetime: the given memory must outlive the layer, which may read it in place. `simd` reads only
+//   f32 tables in place: dense weights may be freed once it has packed them.
+// Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, naming the tensor.
+//   prepare() throws tiffin::error; try_prepare() returns the failure instead.
+// Cost: one pass over the dense weights, and a packed copy of them in `simd`; tables are not copied
+//   unless their format or alignment is not the backend's.
+//
+//     auto layer = tiffin::prepare<tiffin::stem>(weights, tiffin::simd{});
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> result<layer<Block, Backend>> try_prepare(
+        const Block& block, const weights& given, const Backend&, const prepare_options& options = {}) {
+        static constexpr auto wanted = tensors_of<Block>();
+        auto bound = bind_tensors(wanted, given);
+        if (!bound) return bound.failure();
+        std::size_t workers = options.workers;
+        if (workers == 0) workers = std::thread::hardware_concurrency();
+        if (workers == 0) workers = 1;
+        layer<Block, Backend> prepared(block, *std::move(bound), workers);
+        std::size_t tokens = options.tokens;
+        while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
+        prepared.reserve(tokens);
+        return prepared;
+    }
+
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> result<layer<Block, Backend>> try_prepare(
+        const weights& given, const Backend& backend, const prepare_options& options = {}) {
+        return try_prepare(Block{}, given, backend, options);
+    }
+
+#if TIFFIN_EXCEPTIONS
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> layer<Block, Backend> prepare(const Block& block,
+                                                                       const weights& given,
+                                                                       const Backend& backend,
+                                                                       const prepare_options& options = {}) {
+        return try_prepare(block, given, backend, options).or_throw();
+    }
+
+template <class Block, class Backend>
+    requires backend_for<Backend, Block> layer<Block, Backend> prepare(const weights& given,
+                                                                       const Backend& backend,
+                                                                       const prepare_options& options = {}) {
+        return try_prepare(Block{}, given, backend, options).or_throw();
+    }
+#endif
+
+TIFFIN_END

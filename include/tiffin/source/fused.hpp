@@ -1,0 +1,31 @@
+#pragma once
+
+#include <tiffin/source/tree.hpp>
+
+#include <array>
+#include <string_view>
+#include <tuple>
+
+TIFFIN_BEGIN
+
+// Two sources joined: h = fusion(g, u). Their dense parts are called gate_proj and up_proj.
+// Shapes: g, u, h (T, width). Numerics, cost: those of the parts and the fusion.
+// Source: SPEC 2.1.
+template <source_policy Gate, source_policy Up, fusion_policy Fusion>
+struct fused {
+    static constexpr std::array<std::string_view, 2> roles{"gate_proj", "up_proj"};
+
+    [[no_unique_address]] Gate gate;
+    [[no_unique_address]] Up up;
+    [[no_unique_address]] Fusion fusion;
+
+    TIFFIN_HD constexpr std::tuple<const Gate&, const Up&> parts() const noexcept { return {gate, up}; }
+    [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
+
+    template <class Value>
+    TIFFIN_HD Value operator()(const Value& g, const Value& u) const {
+        return fusion(g, u);
+    }
+};
+
+TIFFIN_END

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <tiffin/fixed_string.hpp>
+#include <tiffin/source/tree.hpp>
+
+#include <string_view>
+
+TIFFIN_BEGIN
+
+// A source whose tensors are called after Name instead of its own name or role:
+// `named<token_embedding, "memory">` reads `memory.weight`. Needed where two sources of one block
+// would read a tensor of the same name.
+template <leaf_source Source, fixed_string Name>
+struct named : Source {
+    static constexpr std::string_view name = Name.view();
+};
+
+TIFFIN_END

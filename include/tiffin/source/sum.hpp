@@ -1,0 +1,29 @@
+#pragma once
+
+#include <tiffin/source/tree.hpp>
+
+#include <cstddef>
+#include <tuple>
+
+TIFFIN_BEGIN
+
+// The sum of sources: z = z_1 + z_2 + ... + z_n, added from left to right.
+// Shapes: each part (T, width). Numerics: n - 1 roundings. Cost: that of the parts and n - 1 adds.
+// Errors: two parts with tensors of one name do not compile; wrap one in `named`.
+// Source: STEM Eq. 5, StructMoE Eq. 5.
+template <source_policy... Parts>
+struct sum {
+    static_assert(sizeof...(Parts) >= 2, "tiffin: sum<...> needs two sources or more");
+
+    std::tuple<Parts...> terms;
+
+    TIFFIN_HD constexpr const std::tuple<Parts...>& parts() const noexcept { return terms; }
+    static constexpr double flops() noexcept { return sizeof...(Parts) - 1.0; }
+
+    template <class... Values>
+    TIFFIN_HD auto operator()(const Values&... values) const {
+        return (... + values);
+    }
+};
+
+TIFFIN_END

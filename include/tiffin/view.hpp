@@ -1,0 +1,131 @@
+// Matrices of a call: rows of tokens, one token a row, given as spans, raw pointers or Eigen maps.
+#pragma once
+
+#include <tiffin/error.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <string>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+// Row-major memory somebody else owns: row i begins at data + i * stride.
+template <class T>
+struct matrix_view {
+    T* data = nullptr;
+    std::size_t rows = 0;
+    std::size_t cols = 0;
+    std::size_t stride = 0;
+
+    constexpr matrix_view() = default;
+    constexpr matrix_view(T* begin, std::size_t row_count, std::size_t col_count) noexcept
+        : matrix_view(begin, row_count, col_count, col_count) {}
+    constexpr matrix_view(T* begin, std::size_t row_count, std::size_t col_count,
+                          std::size_t row_stride) noexcept
+        : data(begin), rows(row_count), cols(col_count), stride(row_stride) {}
+
+    [[nodiscard]] constexpr T* row(std::size_t i) const noexcept { return data + i * stride; }
+    [[nodiscard]] constexpr matrix_view rows_from(std::size_t first, std::size_t count) const noexcept {
+        return {data + first * stride, count, cols, stride};
+    }
+    constexpr operator matrix_view<const T>() const noexcept requires(!std::is_const_v<T>) {
+        return {data, rows, cols, stride};
+    }
+};
+
+namespace detail {
+
+template <class M>
+inline constexpr bool is_matrix_view = false;
+template <class T>
+inline constexpr bool is_matrix_view<matrix_view<T>> = true;
+
+// Eigen's matrices and maps, recognised by their members, so that this header needs no Eigen.
+template <class M>
+concept eigen_like = requires(M& m) {
+    m.data();
+    m.rows();
+    m.cols();
+    m.outerStride();
+    m.innerStride();
+    std::remove_cvref_t<M>::IsRowMajor;
+};
+
+template <class T, class M>
+concept span_like = std::ranges::contiguous_range<M> && std::ranges::sized_range<M> &&
+    std::convertible_to<decltype(std::ranges::data(std::declval<M&>())), T*>;
+
+// `given` as rows of `width` numbers. T is float or const float.
+template <class T, class M>
+result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
+    using bare = std::remove_cvref_t<M>;
+    const auto wrong_width = [&](std::size_t cols) {
+        return failure{errc::size, name,
+                       "has rows of " + std::to_string(cols) + " numbers; the layer's d_model is " +
+                           std::to_string(width)};
+    };
+    if constexpr (is_matrix_view<bare>) {
+        if (given.cols != width) return wrong_width(given.cols);
+        if (given.stride < width && given.rows > 1)
+            return failure{errc::size, name,
+                           "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
+                               std::to_string(width)};
+        return matrix_view<T>{given.data, given.rows, given.cols, given.stride};
+    } else if constexpr (eigen_like<bare>) {
+        static_assert(bool(bare::IsRowMajor),
+                      "tiffin: a matrix given to a layer is column-major; tokens are rows here: use "
+                      "Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>");
+        const auto cols = static_cast<std::size_t>(given.cols());
+        if (cols != width) return wrong_width(cols);
+        if (given.innerStride() != 1)
+            return failure{errc::size, name,
+                           "has an inner stride of " + std::to_string(given.innerStride()) +
+                               "; the numbers of a row must be adjacent"};
+        return matrix_view<T>{given.data(), static_cast<std::size_t>(given.rows()), cols,
+                              static_cast<std::size_t>(given.outerStride())};
+    } else {
+        static_assert(span_like<T, M>,
+                      "tiffin: an argument of a layer's call is neither a contiguous range of float "
+                      "(std::span, std::vector), nor a tiffin::matrix_view<float>, nor an Eigen "
+                      "matrix or map of float");
+        const std::size_t size = std::ranges::size(given);
+        if (size % width != 0)
+            return failure{errc::size, name,
+                           "has " + std::to_string(size) +
+                               " numbers, not a multiple of d_model = " + std::to_string(width)};
+        return matrix_view<T>{std::ranges::data(given), size / width, width, width};
+    }
+}
+
+inline std::size_t extent_of(std::size_t rows, std::size_t cols, std::size_t stride) noexcept {
+    return rows == 0 ? 0 : (rows - 1) * stride + cols;
+}
+
+// Whether two memory ranges share a byte.
+inline bool ranges_overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) noexcept {
+    const auto first = reinterpret_cast<std::uintptr_t>(a);
+    const auto second = reinterpret_cast<std::uintptr_t>(b);
+    return a_bytes != 0 && b_bytes != 0 && first < second + b_bytes && second < first + a_bytes;
+}
+
+// Whether two matrices share an element. Column blocks of one wider matrix do not.
+inline bool matrices_overlap(const matrix_view<const float>& a, const matrix_view<const float>& b) noexcept {
+    if (!ranges_overlap(a.data, extent_of(a.rows, a.cols, a.stride) * sizeof(float), b.data,
+                        extent_of(b.rows, b.cols, b.stride) * sizeof(float)))
+        return false;
+    if (a.stride != b.stride || a.rows < 2 || b.rows < 2) return true;
+    const auto first = reinterpret_cast<std::uintptr_t>(a.data);
+    const auto second = reinterpret_cast<std::uintptr_t>(b.data);
+    const std::size_t row_bytes = a.stride * sizeof(float);
+    const std::size_t offset =
+        second >= first ? (second - first) % row_bytes : row_bytes - 1 - (first - second - 1) % row_bytes;
+    const bool disjoint = offset >= a.cols * sizeof(float) && offset + b.cols * sizeof(float) <= row_bytes;
+    return !disjoint;
+}
+
+}  // namespace detail
+
+TIFFIN_END
