@@ -21,8 +21,9 @@ struct machine_limits {
     double bytes_per_second;  // bytes read from memory, past all caches; 1 GB/s is 1e9
 };
 
-// Measures both limits with `threads` OpenMP threads, in 0.3 to 1.5 s. They belong to the
-// instruction set this file was compiled for, so compile it with the flags of the kernels.
+// Measures both limits with `threads` OpenMP threads in about a second; in two or three where the
+// system is slow to hand out memory for the first time, as virtual machines are. The limits belong
+// to the instruction set that machine.cpp was compiled for: give it the flags of the kernels.
 //
 //     flops_per_second = 2 * lanes * chains * steps * threads / seconds
 // for multiply-adds that never leave the registers, in more independent chains than
@@ -34,7 +35,9 @@ struct machine_limits {
 // walk at once and in whether they prefetch, and so do the passes here.
 //
 // Of all repetitions the best counts: noise only ever slows one down, and a limit that a kernel
-// could exceed would not be one.
+// could exceed would not be one. It is the limit of these moments, though. Where the memory is
+// shared with other machines, bandwidth was seen to drift by 15 % within a minute: measure shortly
+// before the kernels, and again after them.
 machine_limits measure_machine(int threads);
 
 // The size of the largest cache of the first core; 32 MiB if the system does not tell. A working

@@ -26,7 +26,8 @@ struct dense_shape {
 
 // A SwiGLU block computed by some library, as well as that library can:
 //     y = (silu(x gate^T) * (x up^T)) down^T,    x and y (tokens, d_model), row-major
-// A peer belongs to one thread at a time and uses the OpenMP threads it was made with.
+// A peer belongs to one thread at a time. It uses as many OpenMP threads as it was made with, and
+// may leave that number set (omp_set_num_threads) for its caller.
 struct dense_peer {
     dense_peer() = default;
     dense_peer(const dense_peer&) = delete;

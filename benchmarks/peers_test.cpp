@@ -104,7 +104,8 @@ bool check(tiffin_bench::dense_peer& peer, const dense_shape& s, int threads,
     std::mt19937 random(7);
     for (const std::size_t tokens : token_counts) {
         const std::vector<float> x = random_floats(tokens * s.d_model, 1.0f, random);
-        peer.prepare(tokens);
+        // Without it, a call prepares for itself.
+        if (tokens % 2 == 1) peer.prepare(tokens);
         for (std::size_t l = 0; l < s.layers; ++l) {
             const bounded expected = reference(s, layers[l], x.data(), tokens);
             // One float beyond the output shows whether a peer writes past it.

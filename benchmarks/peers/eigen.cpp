@@ -2,12 +2,6 @@
 // tokens and not outputs, and always a matrix times a vector. So the outputs are shared out here,
 // and within a parallel region Eigen does not start threads of its own. On 2 cores with AVX-512
 // that took 0.5 of the time at 1 token, 0.2 at 4 and about the same at 512.
-
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of the undefined operands in its own AVX-512 headers.
-#    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "../machine.hpp"
 #include "../peers.hpp"
 
