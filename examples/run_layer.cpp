@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
     app.add_option("--batch", args.batch, "Tokens a call (default: all in one)")
-        ->check(CLI::Range(std::size_t{1}, std::numeric_limits<std::size_t>::max()));
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp& help) {

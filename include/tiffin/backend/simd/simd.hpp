@@ -112,7 +112,7 @@ struct simd {
                 reg squares(0.0f);
                 for (std::size_t j = 0; j < d_model_; j += lane_count) {
                     const reg v = simd_detail::load<f32, Arch>(y + j, d_model_ - j);
-                    squares = xsimd::fma(v, v, squares);
+                    squares = simd_detail::multiply_add<Arch>(v, v, squares);
                 }
                 alignas(64) float parts[lane_count];
                 squares.store_aligned(parts);
