@@ -177,22 +177,33 @@ private:
     template <class Store>
     void finish(std::size_t group, std::size_t tokens, std::size_t first, std::size_t count,
                 const table_storage* const* rows, const float* acc, const Store& store) const noexcept {
-        const std::size_t first_panel = group * weights_.group_panels();
-        for (std::size_t p = 0; p < weights_.panels_in(group); ++p)
-            for (std::size_t t = 0; t < count; ++t)
-                for (std::size_t s = 0; s < packed::spread; ++s) {
-                    const std::size_t feature = (first_panel + p) * packed::panel_outputs + s * width<Arch>;
-                    if (feature >= weights_.outputs()) break;
-                    const std::size_t left = std::min(width<Arch>, weights_.outputs() - feature);
-                    const register_place<Arch, Tables, Source, packed::spread> place{
-                        acc + (p * count + t) * packed::panel_numbers + s * width<Arch>,
-                        rows + first + t,
-                        tokens,
-                        vector_data_.data(),
-                        feature,
-                        left};
-                    store(first + t, feature, reg(evaluate(source_, place)), left);
-                }
+        const std::size_t panels = weights_.panels_in(group);
+        const std::size_t first_feature = group * weights_.group_panels() * packed::panel_outputs;
+        const std::size_t features =
+            std::min(panels * packed::panel_outputs, weights_.outputs() - first_feature);
+        for (std::size_t t = 0; t < count; ++t) {
+            // The rows of a call lie anywhere in their tables: ask for the next token's before they are due.
+            if (t + 1 < count)
+                for (std::size_t n = 0; n < tables; ++n)
+                    ask_for(rows[n * tokens + first + t + 1] + first_feature, features);
+            for (std::size_t i = 0; i < features; i += width<Arch>) {
+                const std::size_t panel = i / packed::panel_outputs;
+                const std::size_t left = std::min(width<Arch>, features - i);
+                const register_place<Arch, Tables, Source, packed::spread> place{
+                    acc + (panel * count + t) * packed::panel_numbers + i % packed::panel_outputs,
+                    rows + first + t,
+                    tokens,
+                    vector_data_.data(),
+                    first_feature + i,
+                    left};
+                store(first + t, first_feature + i, reg(evaluate(source_, place)), left);
+            }
+        }
+    }
+
+    static void ask_for(const table_storage* from, std::size_t count) noexcept {
+        const auto* const bytes = reinterpret_cast<const std::byte*>(from);
+        for (std::size_t i = 0; i < count * sizeof(table_storage); i += 64) __builtin_prefetch(bytes + i);
     }
 
     [[no_unique_address]] Source source_;
