@@ -1,0 +1,365 @@
+// The main job: real text through SwiGLU and STEM layers side by side.
+#include <tiffin/executor/openmp.hpp>
+#include <tiffin/tiffin.hpp>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "progress_bar.hpp"
+#include "vocabulary.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct shape {
+    std::string name;
+    std::size_t d_model;
+    std::size_t d_ff;
+};
+
+const std::vector<shape> known_shapes{
+    {"llama-3.2-1b", 2048, 8192}, {"mobilellm-350m", 960, 2560}, {"qwen3-0.6b", 1024, 3072}};
+
+struct arguments {
+    std::string text;
+    std::string shape = "llama-3.2-1b";
+    std::string json;
+    std::size_t tokens = 1024;
+    std::size_t vocab = 4096;
+    int threads = 0;
+};
+
+// What is compared: the same for every layer.
+struct job {
+    shape sizes;
+    std::size_t vocab = 0;
+    std::vector<std::int32_t> ids;  // of the tokens that run
+    std::vector<float> x;           // (ids, d_model)
+    tiffin::openmp execute;
+};
+
+struct row {
+    std::string name, composition;
+    tiffin::block_cost cost;
+    std::size_t copies = 0;
+    double prefill = 0, decode = 0;  // tokens a second
+    double error = 0, allowed = 0;   // against the reference, relative to the largest output
+};
+
+using clock = std::chrono::steady_clock;
+double seconds_since(clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+}
+
+// Uniform numbers of a given standard deviation, from a counter: any part can be made by any thread.
+float number(std::uint64_t seed, std::uint64_t i, float deviation) {
+    std::uint64_t z = seed * 0x9E3779B97F4A7C15u + i * 0xD1B54A32D192ED03u;
+    z = (z ^ (z >> 32)) * 0xBF58476D1CE4E5B9u;
+    z ^= z >> 29;
+    const auto unit = static_cast<float>(static_cast<std::uint32_t>(z)) * 0x1p-32f - 0.5f;
+    return unit * 3.4641016f * deviation;
+}
+
+void fill(std::vector<float>& to, std::uint64_t seed, float deviation) {
+#pragma omp parallel for
+    for (std::ptrdiff_t i = 0; i < std::ssize(to); ++i)
+        to[static_cast<std::size_t>(i)] = number(seed, static_cast<std::uint64_t>(i), deviation);
+}
+
+// The tensors of a block with initialised weights: SmallInit's 2 / (5 inputs) as the variance of dense
+// weights, and table rows as large as the up-projection whose place they take.
+struct initialised {
+    std::vector<std::vector<float>> memory;
+    tiffin::weights tensors;
+};
+
+template <class Block>
+initialised initialise(const job& j) {
+    initialised made;
+    std::uint64_t seed = 1;
+    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>()) {
+        if (t.spec.needed == tiffin::presence::optional) continue;
+        tiffin::shape sizes;
+        for (std::size_t i = 0; i < t.spec.rank; ++i)
+            sizes.push_back(t.extents[i] == tiffin::extent::d_model ? j.sizes.d_model
+                            : t.extents[i] == tiffin::extent::d_ff  ? j.sizes.d_ff
+                                                                    : j.vocab);
+        const bool table = t.spec.kind == tiffin::tensor_kind::table;
+        const float variance = table ? 0.4f : 0.4f / static_cast<float>(sizes[1]);
+        made.memory.emplace_back(sizes.elements());
+        fill(made.memory.back(), seed++, std::sqrt(variance));
+        made.tensors.add(tiffin::full_name(t.spec), made.memory.back().data(), sizes);
+    }
+    return made;
+}
+
+// One layer's weights may fit in the last-level cache, a model's do not: the layer runs from as many
+// copies of its weights as exceed that cache, one after the other.
+std::size_t copies_for(double dense_bytes) {
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache <= 0) cache = 32 << 20;
+    return std::clamp<std::size_t>(
+        static_cast<std::size_t>(2.0 * static_cast<double>(cache) / dense_bytes) + 1, 2, 64);
+}
+
+template <class Block>
+row measure(const job& j, const std::string& name, const std::string& composition,
+            const std::function<void(double, const std::string&)>& progress) {
+    const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
+    row r{name, composition, tiffin::cost<Block>({d, j.sizes.d_ff, j.vocab})};
+    progress(0.0, "initialising");
+    const initialised given = initialise<Block>(j);
+    r.copies = copies_for(4 * (r.cost.parameters - r.cost.table_parameters));
+    std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
+    for (std::size_t i = 0; i < r.copies; ++i) {
+        progress(0.1 + 0.2 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
+        layers.push_back(tiffin::prepare<Block>(given.tensors, tiffin::simd{}, {.tokens = 0}));
+    }
+    constexpr std::size_t batch = 512;
+    tiffin::workspace workspace = layers[0].make_workspace(batch, j.execute.concurrency());
+    std::vector<float> y(std::min(batch, tokens) * d);
+    std::size_t calls = 0;
+    const auto call = [&](std::size_t first, std::size_t count) {
+        const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
+        std::as_const(layers[calls++ % layers.size()])(x, std::span(j.ids).subspan(first, count),
+                                                       tiffin::matrix_view<float>(y.data(), count, d),
+                                                       workspace, j.execute);
+    };
+
+    progress(0.3, "checking against the reference");
+    const std::size_t sample = std::min<std::size_t>(tokens, 4);
+    std::vector<float> exact(sample * d);
+    call(0, sample);
+    auto reference = tiffin::prepare<Block>(given.tensors, tiffin::reference{});
+    reference(std::span(j.x).first(sample * d), std::span(j.ids).first(sample), exact, j.execute);
+    float largest = 0, off = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+        largest = std::max(largest, std::abs(exact[i]));
+        off = std::max(off, std::abs(exact[i] - y[i]));
+    }
+    r.error = largest > 0 ? static_cast<double>(off / largest) : off;
+    // Rounding errors of sums of n terms of random sign grow like sqrt(n) units in the last place of
+    // the sum (Higham and Mary, 2019); their constant 8 leaves a failure probability below 1e-13 a sum.
+    r.allowed = 8 * std::sqrt(static_cast<double>(d + j.sizes.d_ff)) * 0x1p-24;
+
+    // Prefill: the text in batches; decode: the text token by token. At least once through the copies.
+    const auto rate = [&](std::size_t step, double from, double share, const std::string& what) {
+        constexpr double enough = 2.5;
+        std::size_t done = 0;
+        const auto start = clock::now();
+        for (std::size_t first = 0; seconds_since(start) < enough; first += step) {
+            if (first >= tokens) first = 0;
+            const std::size_t count = std::min(step, tokens - first);
+            call(first, count);
+            done += count;
+            progress(from + share * std::min(1.0, seconds_since(start) / enough), what);
+        }
+        return static_cast<double>(done) / seconds_since(start);
+    };
+    r.prefill = rate(batch, 0.4, 0.3, "prefill");
+    r.decode = rate(1, 0.7, 0.3, "decode");
+    return r;
+}
+
+std::string read_file(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    if (!in || fs::is_directory(path)) throw std::runtime_error(path.string() + ": cannot be read");
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The text given, or the project's own: its prose and its headers.
+std::string read_text(const std::string& path) {
+    std::string text;
+    if (!path.empty()) {
+        text = read_file(path);
+    } else {
+        const fs::path root = TIFFIN_SOURCE_DIR;
+        std::set<fs::path> files;
+        for (const char* room : {"include", "examples", "tests"})
+            for (const auto& entry : fs::recursive_directory_iterator(root / room))
+                if (entry.path().extension() == ".hpp" || entry.path().extension() == ".cpp")
+                    files.insert(entry.path());
+        for (const fs::path& file : {root / "README.md", root / "CONTRIBUTING.md"})
+            if (fs::exists(file)) text += read_file(file);
+        for (const fs::path& file : files) text += read_file(file);
+    }
+    const std::string name = path.empty() ? "the project's own files" : path;
+    if (text.empty()) throw std::runtime_error(name + ": there is no text in it");
+    if (const auto at = invalid_utf8_at(text))
+        throw std::runtime_error(name + ": not UTF-8; the first bad byte is at offset " +
+                                 std::to_string(*at));
+    return text;
+}
+
+shape parse_shape(const std::string& text) {
+    for (const shape& s : known_shapes)
+        if (s.name == text) return s;
+    std::size_t d = 0, f = 0;
+    char rest = 0;
+    if (std::sscanf(text.c_str(), "%zux%zu%c", &d, &f, &rest) != 2 || d == 0 || f == 0 || d > 65536 ||
+        f > 262144)
+        throw std::runtime_error("--shape " + text +
+                                 ": neither a known model (llama-3.2-1b, mobilellm-350m, qwen3-0.6b) nor DxF "
+                                 "with D from 1 to 65536 and F from 1 to 262144, such as 512x2048");
+    return {text, d, f};
+}
+
+std::string scaled(double v) {
+    const char* const units[] = {"", "k", "M", "G", "T"};
+    std::size_t u = 0;
+    for (; v >= 1000 && u < 4; ++u) v /= 1000;
+    char out[32];
+    std::snprintf(out, sizeof out, v < 10 && u > 0 ? "%.2f %s" : "%.1f %s", v, units[u]);
+    return out;
+}
+
+void print_table(const std::vector<row>& rows, const row& base, std::size_t distinct) {
+    std::printf("%-12s %-44s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
+                "FLOP/tok", "ids", "prefill/s", "x swiglu", "decode/s", "x swiglu");
+    for (const row& r : rows)
+        std::printf("%-12s %-44s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
+                    r.composition.c_str(), scaled(r.cost.parameters).c_str(),
+                    scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
+                    r.cost.row_parameters > 0 ? std::to_string(distinct).c_str() : "-",
+                    scaled(r.prefill).c_str(), r.prefill / base.prefill, scaled(r.decode).c_str(),
+                    r.decode / base.decode);
+}
+
+nlohmann::json to_json(const job& j, const std::vector<row>& rows, const row& base, std::size_t distinct,
+                       const arguments& args) {
+    nlohmann::json out{{"shape", j.sizes.name},
+                       {"d_model", j.sizes.d_model},
+                       {"d_ff", j.sizes.d_ff},
+                       {"vocab", j.vocab},
+                       {"tokens", j.ids.size()},
+                       {"distinct_ids", distinct},
+                       {"threads", j.execute.concurrency()},
+                       {"text", args.text.empty() ? "tiffin" : args.text}};
+    for (const row& r : rows)
+        out["layers"].push_back(
+            {{"name", r.name},
+             {"composition", r.composition},
+             {"parameters", r.cost.parameters},
+             {"bytes_per_token", r.cost.bytes_per_token()},
+             {"flops_per_token", r.cost.matrix_flops_per_token},
+             {"sequence_parameters", r.cost.sequence_parameters(static_cast<double>(distinct))},
+             {"prefill_tokens_per_second", r.prefill},
+             {"decode_tokens_per_second", r.decode},
+             {"prefill_ratio", r.prefill / base.prefill},
+             {"decode_ratio", r.decode / base.decode},
+             {"weight_copies", r.copies},
+             {"relative_error", r.error},
+             {"relative_error_allowed", r.allowed}});
+    return out;
+}
+
+int run(const arguments& args) {
+    job j{parse_shape(args.shape), 0, {}, {}, {args.threads}};
+    const std::string text = read_text(args.text);
+    const vocabulary words(text, args.vocab);
+    std::vector<std::int32_t> all = words.encode(text);
+    const std::size_t text_tokens = all.size();
+    all.resize(std::min(text_tokens, args.tokens));
+    j.ids = std::move(all);
+    j.vocab = words.size();
+    const std::size_t distinct = std::set<std::int32_t>(j.ids.begin(), j.ids.end()).size();
+    // Inputs as after a norm: for each token its own row of unit variance.
+    j.x.resize(j.ids.size() * j.sizes.d_model);
+    for (std::size_t t = 0; t < j.ids.size(); ++t)
+        for (std::size_t i = 0; i < j.sizes.d_model; ++i)
+            j.x[t * j.sizes.d_model + i] =
+                number(77, static_cast<std::uint64_t>(j.ids[t]) * j.sizes.d_model + i, 1.0f);
+
+    using namespace tiffin;
+    struct entry {
+        const char* name;
+        const char* composition;
+        row (*measure)(const job&, const std::string&, const std::string&,
+                       const std::function<void(double, const std::string&)>&);
+    };
+    // The text of a composition beside its type, so that the table shows what ran.
+#define COMPARED(name, ...) \
+    { name, #__VA_ARGS__, &measure<__VA_ARGS__> }
+    // clang-format off
+    const std::vector<entry> compared{
+        COMPARED("swiglu", ffn<gate<silu>, dense>),
+        COMPARED("mlp", ffn<gate<gelu>, none>),
+        COMPARED("stem", ffn<gate<silu>, token_embedding>),
+        COMPARED("stem_gate", ffn<gate<silu, token_embedding>, dense>),
+        COMPARED("stem_hybrid", ffn<gate<silu>, sum<dense, token_embedding>>),
+    };
+    // clang-format on
+#undef COMPARED
+    std::vector<row> rows;
+    {
+        progress_bar bar;
+        const auto parts = static_cast<double>(compared.size());
+        for (const entry& e : compared)
+            rows.push_back(e.measure(j, e.name, e.composition, [&](double share, const std::string& what) {
+                bar.show((static_cast<double>(rows.size()) + share) / parts,
+                         std::string(e.name) + ": " + what);
+            }));
+    }
+    std::printf("%s: d_model %zu, d_ff %zu, f32 | %zu of %zu tokens, vocabulary %zu | %zu threads\n\n",
+                j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, j.ids.size(), text_tokens, j.vocab,
+                j.execute.concurrency());
+    print_table(rows, rows[0], distinct);
+    const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
+        return a.error / a.allowed < b.error / b.allowed;
+    });
+    std::printf(
+        "\nLargest difference from the double reference: %.1e of the largest output (%s); allowed %.1e.\n",
+        worst.error, worst.name.c_str(), worst.allowed);
+    if (!args.json.empty()) {
+        std::ofstream out(args.json);
+        out << to_json(j, rows, rows[0], distinct, args).dump(2) << '\n';
+        if (!out.flush()) throw std::runtime_error(args.json + ": cannot be written");
+    }
+    if (!(worst.error <= worst.allowed))
+        throw std::runtime_error(worst.name + ": differs from the reference");
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    arguments args;
+    CLI::App app(
+        "Runs a real text through dense and token-indexed FFN layers with initialised weights: checks each\n"
+        "against the reference, then times prefill (batches of 512 tokens) and decode (token by token).");
+    app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own files)");
+    app.add_option("--shape", args.shape, "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048")
+        ->capture_default_str();
+    app.add_option("--tokens", args.tokens, "Tokens of the text that run, from its beginning")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    app.add_option("--vocab", args.vocab, "Largest vocabulary: 256 bytes and the most frequent words")
+        ->check(CLI::Range(256, 1 << 20))
+        ->capture_default_str();
+    app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it");
+    CLI11_PARSE(app, argc, argv);
+    try {
+        return run(args);
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "compare_layers: %s\n", e.what());
+        return 1;
+    }
+}
