@@ -19,6 +19,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -59,8 +60,9 @@ struct row {
     std::string name, composition;
     tiffin::block_cost cost;
     std::size_t copies = 0;
-    double prefill = 0, decode = 0;  // tokens a second
-    double error = 0, allowed = 0;   // against the reference, relative to the largest output
+    double prefill = 0, decode = 0;              // tokens a second
+    double prefill_ratio = 0, decode_ratio = 0;  // to the first layer
+    double error = 0, allowed = 0;               // against the reference, relative to the largest output
 };
 
 using clock = std::chrono::steady_clock;
@@ -91,6 +93,13 @@ struct initialised {
 };
 
 template <class Block>
+bool is_table(const std::string& name) {
+    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>())
+        if (tiffin::full_name(t.spec) == name) return t.spec.kind == tiffin::tensor_kind::table;
+    return false;
+}
+
+template <class Block>
 initialised initialise(const job& j) {
     initialised made;
     std::uint64_t seed = 1;
@@ -119,63 +128,112 @@ std::size_t copies_for(double dense_bytes) {
         static_cast<std::size_t>(2.0 * static_cast<double>(cache) / dense_bytes) + 1, 2, 64);
 }
 
+// A layer ready to run: y of tokens [first, first + count) of the text.
+struct contender {
+    row result;
+    std::function<void(std::size_t first, std::size_t count)> call;
+};
+
+constexpr std::size_t batch = 512;
+
+using report = std::function<void(double done, const std::string& what)>;
+
+// Initialises and packs a layer and holds it against the reference.
 template <class Block>
-row measure(const job& j, const std::string& name, const std::string& composition,
-            const std::function<void(double, const std::string&)>& progress) {
+contender make_contender(const job& j, const std::string& name, const std::string& composition,
+                         const report& progress) {
+    struct state {
+        initialised given;
+        std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
+        tiffin::workspace workspace;
+        std::vector<float> y;
+        std::size_t calls = 0;
+    };
     const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
-    row r{name, composition, tiffin::cost<Block>({d, j.sizes.d_ff, j.vocab})};
+    contender made{{name, composition, tiffin::cost<Block>({d, j.sizes.d_ff, j.vocab})}, {}};
+    row& r = made.result;
     progress(0.0, "initialising");
-    const initialised given = initialise<Block>(j);
+    const auto held = std::make_shared<state>();
+    held->given = initialise<Block>(j);
     r.copies = copies_for(4 * (r.cost.parameters - r.cost.table_parameters));
-    std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
     for (std::size_t i = 0; i < r.copies; ++i) {
-        progress(0.1 + 0.2 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
-        layers.push_back(tiffin::prepare<Block>(given.tensors, tiffin::simd{}, {.tokens = 0}));
+        progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
+        held->layers.push_back(tiffin::prepare<Block>(held->given.tensors, tiffin::simd{}, {.tokens = 0}));
     }
-    constexpr std::size_t batch = 512;
-    tiffin::workspace workspace = layers[0].make_workspace(batch, j.execute.concurrency());
-    std::vector<float> y(std::min(batch, tokens) * d);
-    std::size_t calls = 0;
-    const auto call = [&](std::size_t first, std::size_t count) {
+    held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
+    held->y.resize(std::min(batch, tokens) * d);
+    made.call = [held, &j, d](std::size_t first, std::size_t count) {
         const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
-        std::as_const(layers[calls++ % layers.size()])(x, std::span(j.ids).subspan(first, count),
-                                                       tiffin::matrix_view<float>(y.data(), count, d),
-                                                       workspace, j.execute);
+        const tiffin::matrix_view<float> y(held->y.data(), count, d);
+        std::as_const(held->layers[held->calls++ % held->layers.size()])(
+            x, std::span(j.ids).subspan(first, count), y, held->workspace, j.execute);
     };
 
-    progress(0.3, "checking against the reference");
+    progress(0.6, "checking against the reference");
     const std::size_t sample = std::min<std::size_t>(tokens, 4);
     std::vector<float> exact(sample * d);
-    call(0, sample);
-    auto reference = tiffin::prepare<Block>(given.tensors, tiffin::reference{});
+    made.call(0, sample);
+    auto reference = tiffin::prepare<Block>(held->given.tensors, tiffin::reference{});
     reference(std::span(j.x).first(sample * d), std::span(j.ids).first(sample), exact, j.execute);
     float largest = 0, off = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
         largest = std::max(largest, std::abs(exact[i]));
-        off = std::max(off, std::abs(exact[i] - y[i]));
+        off = std::max(off, std::abs(exact[i] - held->y[i]));
     }
     r.error = largest > 0 ? static_cast<double>(off / largest) : off;
     // Rounding errors of sums of n terms of random sign grow like sqrt(n) units in the last place of
     // the sum (Higham and Mary, 2019); their constant 8 leaves a failure probability below 1e-13 a sum.
     r.allowed = 8 * std::sqrt(static_cast<double>(d + j.sizes.d_ff)) * 0x1p-24;
 
-    // Prefill: the text in batches; decode: the text token by token. At least once through the copies.
-    const auto rate = [&](std::size_t step, double from, double share, const std::string& what) {
-        constexpr double enough = 2.5;
+    // What runs from here on are the packed copies and the tables.
+    for (std::size_t i = 0; i < held->given.memory.size(); ++i)
+        if (!is_table<Block>(held->given.tensors.entries()[i].name))
+            std::vector<float>().swap(held->given.memory[i]);
+    return made;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t n = values.size();
+    return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+// Times all layers in turn, several rounds: a machine that slows down for a while slows them all.
+// Ratios are medians of the rounds' ratios to the first layer.
+void measure(const job& j, std::vector<contender>& all, const report& progress) {
+    constexpr std::size_t rounds = 7;
+    constexpr double enough = 0.3;
+    const std::size_t tokens = j.ids.size();
+    // Tokens a second over the text from `at` on, which is moved along.
+    const auto rate = [&](contender& c, std::size_t step, std::size_t& at) {
         std::size_t done = 0;
         const auto start = clock::now();
-        for (std::size_t first = 0; seconds_since(start) < enough; first += step) {
-            if (first >= tokens) first = 0;
-            const std::size_t count = std::min(step, tokens - first);
-            call(first, count);
+        do {
+            if (at >= tokens) at = 0;
+            const std::size_t count = std::min(step, tokens - at);
+            c.call(at, count);
+            at += count;
             done += count;
-            progress(from + share * std::min(1.0, seconds_since(start) / enough), what);
-        }
+        } while (seconds_since(start) < enough);
         return static_cast<double>(done) / seconds_since(start);
     };
-    r.prefill = rate(batch, 0.4, 0.3, "prefill");
-    r.decode = rate(1, 0.7, 0.3, "decode");
-    return r;
+    for (const bool decode : {false, true}) {
+        std::vector<std::vector<double>> rates(all.size()), ratios(all.size());
+        std::vector<std::size_t> at(all.size());
+        for (std::size_t round = 0; round < rounds; ++round)
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                const auto turns =
+                    static_cast<double>((decode ? rounds : 0) * all.size() + round * all.size() + i);
+                progress(turns / static_cast<double>(2 * rounds * all.size()), decode ? "decode" : "prefill");
+                rates[i].push_back(rate(all[i], decode ? 1 : batch, at[i]));
+                ratios[i].push_back(rates[i].back() / rates[0].back());
+            }
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            row& r = all[i].result;
+            (decode ? r.decode : r.prefill) = median(rates[i]);
+            (decode ? r.decode_ratio : r.prefill_ratio) = median(ratios[i]);
+        }
+    }
 }
 
 std::string read_file(const fs::path& path) {
@@ -230,7 +288,7 @@ std::string scaled(double v) {
     return out;
 }
 
-void print_table(const std::vector<row>& rows, const row& base, std::size_t distinct) {
+void print_table(const std::vector<row>& rows, std::size_t distinct) {
     std::printf("%-12s %-44s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
                 "FLOP/tok", "ids", "prefill/s", "x swiglu", "decode/s", "x swiglu");
     for (const row& r : rows)
@@ -238,11 +296,10 @@ void print_table(const std::vector<row>& rows, const row& base, std::size_t dist
                     r.composition.c_str(), scaled(r.cost.parameters).c_str(),
                     scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
                     r.cost.row_parameters > 0 ? std::to_string(distinct).c_str() : "-",
-                    scaled(r.prefill).c_str(), r.prefill / base.prefill, scaled(r.decode).c_str(),
-                    r.decode / base.decode);
+                    scaled(r.prefill).c_str(), r.prefill_ratio, scaled(r.decode).c_str(), r.decode_ratio);
 }
 
-nlohmann::json to_json(const job& j, const std::vector<row>& rows, const row& base, std::size_t distinct,
+nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t distinct,
                        const arguments& args) {
     nlohmann::json out{{"shape", j.sizes.name},
                        {"d_model", j.sizes.d_model},
@@ -262,8 +319,8 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, const row& ba
              {"sequence_parameters", r.cost.sequence_parameters(static_cast<double>(distinct))},
              {"prefill_tokens_per_second", r.prefill},
              {"decode_tokens_per_second", r.decode},
-             {"prefill_ratio", r.prefill / base.prefill},
-             {"decode_ratio", r.decode / base.decode},
+             {"prefill_ratio", r.prefill_ratio},
+             {"decode_ratio", r.decode_ratio},
              {"weight_copies", r.copies},
              {"relative_error", r.error},
              {"relative_error_allowed", r.allowed}});
@@ -291,12 +348,11 @@ int run(const arguments& args) {
     struct entry {
         const char* name;
         const char* composition;
-        row (*measure)(const job&, const std::string&, const std::string&,
-                       const std::function<void(double, const std::string&)>&);
+        contender (*make)(const job&, const std::string&, const std::string&, const report&);
     };
     // The text of a composition beside its type, so that the table shows what ran.
 #define COMPARED(name, ...) \
-    { name, #__VA_ARGS__, &measure<__VA_ARGS__> }
+    { name, #__VA_ARGS__, &make_contender<__VA_ARGS__> }
     // clang-format off
     const std::vector<entry> compared{
         COMPARED("swiglu", ffn<gate<silu>, dense>),
@@ -310,17 +366,21 @@ int run(const arguments& args) {
     std::vector<row> rows;
     {
         progress_bar bar;
-        const auto parts = static_cast<double>(compared.size());
+        std::vector<contender> contenders;
         for (const entry& e : compared)
-            rows.push_back(e.measure(j, e.name, e.composition, [&](double share, const std::string& what) {
-                bar.show((static_cast<double>(rows.size()) + share) / parts,
+            contenders.push_back(e.make(j, e.name, e.composition, [&](double done, const std::string& what) {
+                const double before = static_cast<double>(contenders.size()) + done;
+                bar.show(0.4 * before / static_cast<double>(compared.size()),
                          std::string(e.name) + ": " + what);
             }));
+        measure(j, contenders,
+                [&](double done, const std::string& what) { bar.show(0.4 + 0.6 * done, what); });
+        for (const contender& c : contenders) rows.push_back(c.result);
     }
     std::printf("%s: d_model %zu, d_ff %zu, f32 | %zu of %zu tokens, vocabulary %zu | %zu threads\n\n",
                 j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, j.ids.size(), text_tokens, j.vocab,
                 j.execute.concurrency());
-    print_table(rows, rows[0], distinct);
+    print_table(rows, distinct);
     const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
         return a.error / a.allowed < b.error / b.allowed;
     });
@@ -329,7 +389,7 @@ int run(const arguments& args) {
         worst.error, worst.name.c_str(), worst.allowed);
     if (!args.json.empty()) {
         std::ofstream out(args.json);
-        out << to_json(j, rows, rows[0], distinct, args).dump(2) << '\n';
+        out << to_json(j, rows, distinct, args).dump(2) << '\n';
         if (!out.flush()) throw std::runtime_error(args.json + ": cannot be written");
     }
     if (!(worst.error <= worst.allowed))
