@@ -21,6 +21,20 @@ struct binding {
     std::size_t d_ff = 0;
 };
 
+// The tensors of a block's hidden source, of its output source, and the weight of its norm.
+template <block_policy B>
+std::span<const tensor_view> hidden_part(const binding& bound) {
+    return std::span(bound.tensors).subspan(0, hidden_tensors<B>);
+}
+template <block_policy B>
+std::span<const tensor_view> output_part(const binding& bound) {
+    return std::span(bound.tensors).subspan(hidden_tensors<B>, output_tensors<B>);
+}
+template <block_policy B>
+tensor_view norm_part(const binding& bound) {
+    return norm_tensors<B> ? bound.tensors.back() : tensor_view{};
+}
+
 inline std::string full_name(const tensor_spec& spec) {
     std::string name{spec.owner};
     if (!name.empty()) name += '.';

@@ -1,28 +1,19 @@
 #pragma once
 
-#include <tiffin/scalar.hpp>
-
-#include <cmath>
+#include <tiffin/norm/rms.hpp>
 
 TIFFIN_BEGIN
 
-// The norm rms_one_plus(x) = x * rsqrt(mean(x^2) + eps) * (1 + w).
-// Shapes: x (T, d_model), row by row; w (d_model), given as `post_norm.weight`.
-// Numerics: the sum of squares in the backend's scalar (f32 in `eigen` and `simd`); eps is added to
-//   the mean square, so a row of zeros stays zero.
-// Cost: 5 FLOPs an element.
+// The norm rms_one_plus(x) = x * rsqrt(mean(x^2) + eps) * (1 + w): rms whose weight is stored as the
+// distance from 1.
+// Shapes, numerics: those of rms, and one rounding more. Cost: 5 FLOPs an element.
 // Source: Gemma 2 and 3.
-struct rms_one_plus {
-    static constexpr bool weighted = true;
-    float eps = 1e-6f;
+struct rms_one_plus : rms {
+    constexpr rms_one_plus() : rms{1e-6f} {}
+    constexpr explicit rms_one_plus(float epsilon) : rms{epsilon} {}
 
     static constexpr double flops() noexcept { return 5; }
 
-    template <class S>
-    TIFFIN_HD S scale(const S& sum_of_squares, const S& count) const {
-        using std::sqrt;
-        return S(1) / sqrt(sum_of_squares / count + constant<S>(eps));
-    }
     template <class S>
     TIFFIN_HD S operator()(const S& x, const S& scale, const S& weight) const {
         return x * scale * (S(1) + weight);

@@ -32,6 +32,9 @@ using parts_of = decltype(std::declval<const S&>().parts());
 template <composite_source S, std::size_t I>
 using part_of = std::remove_cvref_t<std::tuple_element_t<I, std::remove_cvref_t<parts_of<S>>>>;
 
+template <composite_source S>
+using part_indices = std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<parts_of<S>>>>;
+
 // The number of tensors in the tree below S.
 template <source_policy S>
 constexpr std::size_t tensor_count() noexcept {
@@ -39,7 +42,7 @@ constexpr std::size_t tensor_count() noexcept {
         return []<std::size_t... I>(std::index_sequence<I...>) {
             return (std::size_t{0} + ... + tensor_count<part_of<S, I>>());
         }
-        (std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<parts_of<S>>>>{});
+        (part_indices<S>{});
     } else {
         return S::tensors::size;
     }
@@ -81,7 +84,7 @@ constexpr void collect_specs(std::string_view role, tensor_spec*& out) {
         [&]<std::size_t... I>(std::index_sequence<I...>) {
             (collect_specs<part_of<S, I>>(part_role<S>(I, role), out), ...);
         }
-        (std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<parts_of<S>>>>{});
+        (part_indices<S>{});
     } else {
         append_specs(typename S::tensors{}, owner_name<S>(role), out);
     }
@@ -141,10 +144,10 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
                 ((offsets[I + 1] = offsets[I] + tensor_count<part_of<S, I>>()), ...);
                 return offsets;
             }();
-            const auto parts = s.parts();
+            const auto& parts = s.parts();
             return s(evaluate<first[I]>(std::get<I>(parts), place)...);
         }
-        (std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<parts_of<S>>>>{});
+        (part_indices<S>{});
     } else {
         return s(leaf_place<S, First, Place>{place});
     }

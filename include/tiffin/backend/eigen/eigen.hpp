@@ -138,14 +138,9 @@ struct eigen {
             : d_model_(bound.d_model),
               d_ff_(bound.d_ff),
               norm_(block.output.norm),
-              hidden_(block.hidden, std::span(bound.tensors).subspan(0, hidden_tensors<Block>), d_ff_,
-                      d_model_),
-              output_(block.output.source,
-                      std::span(bound.tensors).subspan(hidden_tensors<Block>, output_tensors<Block>),
-                      d_model_, d_ff_) {
-            if constexpr (output_norm<Block>::weighted)
-                norm_weight_ = held_numbers<f32>(bound.tensors.back());
-        }
+              hidden_(block.hidden, hidden_part<Block>(bound), d_ff_, d_model_),
+              output_(block.output.source, output_part<Block>(bound), d_model_, d_ff_),
+              norm_weight_(norm_part<Block>(bound)) {}
 
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t) const noexcept {
             return (tokens * d_ff_ + scratch_numbers(tokens)) * sizeof(float);

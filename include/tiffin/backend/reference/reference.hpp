@@ -71,10 +71,8 @@ struct reference {
 
         // One token without rounding: x, y (d_model), hidden (d_ff).
         void evaluate_token(const Scalar* x, std::int32_t token_id, Scalar* y, Scalar* hidden) const {
-            constexpr std::size_t first = hidden_tensors<Block>, second = output_tensors<Block>;
-            const std::span<const tensor_view> all = bound_.tensors;
-            fill(block_.hidden, all.subspan(0, first), x, bound_.d_model, token_id, hidden, bound_.d_ff);
-            fill(block_.output.source, all.subspan(first, second), hidden, bound_.d_ff, token_id, y,
+            fill(block_.hidden, hidden_part<Block>(bound_), x, bound_.d_model, token_id, hidden, bound_.d_ff);
+            fill(block_.output.source, output_part<Block>(bound_), hidden, bound_.d_ff, token_id, y,
                  bound_.d_model);
             if constexpr (has_norm<Block>) normalise(y);
         }
@@ -97,7 +95,7 @@ struct reference {
             for (std::size_t j = 0; j < bound_.d_model; ++j) {
                 Scalar weight(1);
                 if constexpr (output_norm<Block>::weighted) {
-                    const tensor_view& w = bound_.tensors.back();
+                    const tensor_view w = norm_part<Block>(bound_);
                     weight = Scalar(load_as_f32(w.data, w.type, j));
                 }
                 y[j] = norm(y[j], scale, weight);

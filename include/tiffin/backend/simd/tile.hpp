@@ -58,7 +58,8 @@ void multiply_tile(const float* x, std::size_t depth, const typename Format::sto
             weight[r] = load<Format, Arch>(w + r * lane_count, lane_count);
         for (std::size_t t = 0; t < Tokens; ++t) {
             const reg input(x[t * depth_block]);
-            for (std::size_t r = 0; r < Registers; ++r) sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
+            for (std::size_t r = 0; r < Registers; ++r)
+                sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
         }
         w += Registers * lane_count;
         ++x;
