@@ -124,8 +124,7 @@ subject make_subject(const shape& s) {
                          float* y) {
         const tiffin::matrix_view<float> out(y, tokens, s.d_model);
         std::as_const(held->layers[i])(tiffin::matrix_view<const float>(x, tokens, s.d_model),
-                                       std::span(ids, tokens), out, held->workspace,
-                                       tiffin::openmp{threads});
+                                       std::span(ids, tokens), out, held->workspace, tiffin::openmp{threads});
     };
     return made;
 }
@@ -166,8 +165,8 @@ public:
                 entries_.splice(entries_.begin(), entries_, it);
                 return entries_.front().second;
             }
-        const double most = 0.5 * static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                            static_cast<double>(sysconf(_SC_PAGE_SIZE));
+        const double most =
+            0.5 * static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
         double total = 0;
         for (const auto& entry : entries_) total += entry.second.bytes;
         while (!entries_.empty() && total > most) {
@@ -202,25 +201,26 @@ void measure(benchmark::State& state, const std::string& key, const std::functio
     it.warm_up(tokens);
     std::size_t next = 0;
     it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
+    const auto start = std::chrono::steady_clock::now();
     for (auto _ : state) {
         it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
         benchmark::ClobberMemory();
     }
-    using benchmark::Counter;
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+    const double seconds = all.count() / static_cast<double>(state.iterations());
     const double bound = std::max(work.flops / now.flops_per_second, work.bytes / now.bytes_per_second);
-    state.counters["roofline"] = Counter(bound, Counter::kIsIterationInvariantRate);
-    state.counters["GFLOPs"] = Counter(work.flops / 1e9, Counter::kIsIterationInvariantRate);
-    state.counters["GBs"] = Counter(work.bytes / 1e9, Counter::kIsIterationInvariantRate);
+    state.counters["roofline"] = bound / seconds;
+    state.counters["GFLOPs"] = work.flops / seconds / 1e9;
+    state.counters["GBs"] = work.bytes / seconds / 1e9;
 }
 
 void add(const std::string& family, const shape& s, const std::function<subject()>& make,
          const std::function<work_per_call(std::size_t)>& work) {
     const std::string name = family + "/" + std::to_string(s.d_model) + "x" + std::to_string(s.d_ff);
     for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 4, 8, 12, 16, 24, 64, 256, 512})
-        benchmark::RegisterBenchmark((name + "/tokens:" + std::to_string(tokens)).c_str(),
-                                     [=](benchmark::State& state) {
-                                         measure(state, name, make, s, tokens, work(tokens));
-                                     })
+        benchmark::RegisterBenchmark(
+            (name + "/tokens:" + std::to_string(tokens)).c_str(),
+            [=](benchmark::State& state) { measure(state, name, make, s, tokens, work(tokens)); })
             ->UseRealTime()
             ->Unit(benchmark::kMillisecond);
 }
@@ -232,8 +232,10 @@ void add_layer(const std::string& name, const shape& s) {
         const auto t = static_cast<double>(tokens);
         return work_per_call{t * c.matrix_flops_per_token, 4 * c.sequence_parameters(t)};
     };
-    add("layer/" + name + "/simd/f32", s, [s] { return make_subject<Block, tiffin::simd<>>(s); }, work);
-    add("layer/" + name + "/eigen/f32", s, [s] { return make_subject<Block, tiffin::eigen>(s); }, work);
+    add(
+        "layer/" + name + "/simd/f32", s, [s] { return make_subject<Block, tiffin::simd<>>(s); }, work);
+    add(
+        "layer/" + name + "/eigen/f32", s, [s] { return make_subject<Block, tiffin::eigen>(s); }, work);
 }
 
 void add_peers(const shape& s) {
@@ -242,7 +244,8 @@ void add_peers(const shape& s) {
         return work_per_call{6 * size * static_cast<double>(tokens), 12 * size};
     };
     const auto peer = [&](const char* library, auto make) {
-        add("peer/" + std::string(library) + "/swiglu/f32", s, [=] { return make_peer_subject(s, make); },
+        add(
+            "peer/" + std::string(library) + "/swiglu/f32", s, [=] { return make_peer_subject(s, make); },
             work);
     };
     peer("eigen", tiffin_bench::make_eigen_peer);
