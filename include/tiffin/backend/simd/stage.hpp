@@ -152,7 +152,7 @@ private:
         for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
             const std::size_t depth = std::min(depth_block, weights_.inputs() - k0);
             const std::size_t bytes = depth * packed::panel_numbers * sizeof(typename Weights::storage);
-            const std::size_t steps = std::max<std::size_t>(depth / 8, 1) * tile_count;
+            const std::size_t steps = std::max<std::size_t>(depth / ask_every, 1) * tile_count;
             const std::size_t lines = (bytes / 64 + steps - 1) / steps;
             for (std::size_t p = 0; p < panels; ++p) {
                 const auto* const w = weights_.block(first_panel + p, k0);
@@ -163,7 +163,7 @@ private:
                                                          : nullptr;
                 for (std::size_t i = 0, done = 0; i < tile_count; ++i) {
                     const std::size_t until = count * (i + 1) / tile_count;
-                    const std::size_t skip = i * (depth / 8) * lines * 64;
+                    const std::size_t skip = i * (depth / ask_every) * lines * 64;
                     const bool fetch = soon != nullptr && skip + 64 <= bytes;
                     tile_of[until - done - 1](in.row(k0, first + done), depth, w,
                                               acc + (p * count + done) * packed::panel_numbers, k0 == 0,
