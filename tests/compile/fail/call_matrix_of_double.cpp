@@ -1,0 +1,20 @@
+// expect: tiffin: an Eigen matrix given|no matching .*matrix_view<const float>
+// tiffin has no sentence of its own here yet: the compiler's is accepted beside it.
+#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/layers.hpp>
+
+#include <Eigen/Core>
+
+#include <vector>
+
+using layer = tiffin::layer<tiffin::mlp, tiffin::reference<>>;
+
+#ifdef TIFFIN_EXPECT_PASS
+using number = float;
+#else
+using number = double;
+#endif
+
+void call(layer& block, const Eigen::Matrix<number, -1, -1, Eigen::RowMajor>& x, std::vector<float>& y) {
+    block(x, {}, y);
+}

@@ -1,0 +1,11 @@
+// expect: tiffin: ffn<...>: two sources of this block read a tensor of the same name; wrap one of them in
+// named
+#include <tiffin/layers.hpp>
+#include <tiffin/source/named.hpp>
+
+#ifdef TIFFIN_EXPECT_PASS
+using second = tiffin::named<tiffin::token_embedding, "memory">;
+#else
+using second = tiffin::token_embedding;
+#endif
+tiffin::ffn<tiffin::gate<tiffin::silu>, tiffin::sum<tiffin::token_embedding, second>> block;

@@ -1,0 +1,28 @@
+// expect: tiffin: at.tensor.: this source reads a tensor that it does not declare; add it to the source's
+#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/layers.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+struct scaled_embedding {
+    using rows = tiffin::table<"weight">;
+    using scale = tiffin::vector<"scale">;
+#ifdef TIFFIN_EXPECT_PASS
+    using tensors = tiffin::tensor_list<rows, scale>;
+#else
+    using tensors = tiffin::tensor_list<rows>;
+#endif
+    static constexpr std::string_view name = "scaled_embed";
+    auto operator()(const auto& at) const {
+        return at[rows{}] * at[scale{}];
+    }
+};
+
+using block = tiffin::ffn<tiffin::gate<tiffin::silu>, scaled_embedding>;
+
+void call(tiffin::layer<block, tiffin::reference<>>& layer, std::span<const std::int32_t> token_ids,
+          std::span<const float> x, std::span<float> y) {
+    layer(x, token_ids, y);
+}
