@@ -93,7 +93,7 @@ struct subject {
 
 std::size_t layers_for(double dense_bytes) {
     const double enough = 3.0 * static_cast<double>(tiffin_bench::last_level_cache_bytes());
-    return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 512);
+    return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 64);
 }
 
 template <class Block, class Backend>

@@ -32,6 +32,21 @@
 #else
 #    define TIFFIN_ABI_512BF16
 #endif
+#if defined(__AVX512FP16__)
+#    define TIFFIN_ABI_512FP16 p
+#else
+#    define TIFFIN_ABI_512FP16
+#endif
+#if defined(__AVX512VBMI2__)
+#    define TIFFIN_ABI_512VBMI2 m
+#else
+#    define TIFFIN_ABI_512VBMI2
+#endif
+#if defined(__AVXVNNI__)
+#    define TIFFIN_ABI_VNNI a
+#else
+#    define TIFFIN_ABI_VNNI
+#endif
 #if defined(__AVX512VNNI__)
 #    define TIFFIN_ABI_512VNNI v
 #else
@@ -75,11 +90,12 @@
 #else
 #    define TIFFIN_ABI_F16C
 #endif
-#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g) isa_##a##b##c##d##e##f##g
-#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g)
-#define TIFFIN_ABI                                                                         \
-    TIFFIN_ABI_PASTE(TIFFIN_ABI_VECTOR, TIFFIN_ABI_FMA, TIFFIN_ABI_F16C, TIFFIN_ABI_512BW, \
-                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512BF16, TIFFIN_ABI_EXCEPTIONS)
+#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j) isa_##a##b##c##d##e##f##g##h##i##j
+#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g, h, i, j) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j)
+#define TIFFIN_ABI                                                                                          \
+    TIFFIN_ABI_PASTE(TIFFIN_ABI_VECTOR, TIFFIN_ABI_FMA, TIFFIN_ABI_F16C, TIFFIN_ABI_VNNI, TIFFIN_ABI_512BW, \
+                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512VBMI2, TIFFIN_ABI_512BF16, TIFFIN_ABI_512FP16,       \
+                     TIFFIN_ABI_EXCEPTIONS)
 
 #define TIFFIN_BEGIN   \
     namespace tiffin { \

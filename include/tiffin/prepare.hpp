@@ -31,42 +31,46 @@ struct prepare_options {
 //
 //     auto layer = tiffin::prepare<tiffin::stem>(weights, tiffin::simd{});
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> result<layer<Block, Backend>> try_prepare(
-        const Block& block, const weights& given, const Backend&, const prepare_options& options = {}) {
-        static constexpr auto wanted = tensors_of<Block>();
-        auto bound = bind_tensors(wanted, given);
-        if (!bound) return bound.failure();
-        std::size_t workers = options.workers;
-        if (workers == 0) workers = std::thread::hardware_concurrency();
-        if (workers == 0) workers = 1;
-        layer<Block, Backend> prepared(block, *std::move(bound), workers);
-        std::size_t tokens = options.tokens;
-        while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
-        prepared.reserve(tokens);
-        return prepared;
-    }
+result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend&,
+                                          const prepare_options& options = {}) {
+    static constexpr auto wanted = tensors_of<Block>();
+    auto bound = bind_tensors(wanted, given);
+    if (!bound) return bound.failure();
+    std::size_t workers = options.workers;
+    if (workers == 0) workers = std::thread::hardware_concurrency();
+    if (workers == 0) workers = 1;
+    layer<Block, Backend> prepared(block, *std::move(bound), workers);
+    std::size_t tokens = options.tokens;
+    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
+    prepared.reserve(tokens);
+    return prepared;
+}
 
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> result<layer<Block, Backend>> try_prepare(
-        const weights& given, const Backend& backend, const prepare_options& options = {}) {
-        return try_prepare(Block{}, given, backend, options);
-    }
+result<layer<Block, Backend>> try_prepare(const weights& given, const Backend& backend,
+                                          const prepare_options& options = {}) {
+    return try_prepare(Block{}, given, backend, options);
+}
 
 #if TIFFIN_EXCEPTIONS
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> layer<Block, Backend> prepare(const Block& block,
-                                                                       const weights& given,
-                                                                       const Backend& backend,
-                                                                       const prepare_options& options = {}) {
-        return try_prepare(block, given, backend, options).or_throw();
-    }
+layer<Block, Backend> prepare(const Block& block, const weights& given, const Backend& backend,
+                              const prepare_options& options = {}) {
+    return try_prepare(block, given, backend, options).or_throw();
+}
 
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> layer<Block, Backend> prepare(const weights& given,
-                                                                       const Backend& backend,
-                                                                       const prepare_options& options = {}) {
-        return try_prepare(Block{}, given, backend, options).or_throw();
-    }
+layer<Block, Backend> prepare(const weights& given, const Backend& backend,
+                              const prepare_options& options = {}) {
+    return try_prepare(Block{}, given, backend, options).or_throw();
+}
+#else
+template <class Block = void, class... Given>
+void prepare(const Given&...) {
+    static_assert(sizeof...(Given) == 0,
+                  "tiffin: prepare() throws, and exceptions are off here: use try_prepare(), which returns "
+                  "the failure");
+}
 #endif
 
 TIFFIN_END

@@ -68,6 +68,8 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
                            std::to_string(width)};
     };
     if constexpr (is_matrix_view<bare>) {
+        static_assert(std::convertible_to<decltype(given.data), T*>,
+                      "tiffin: a matrix_view given to a layer is not of float, or is y and of const float");
         if (given.cols != width) return wrong_width(given.cols);
         if (given.stride < width && given.rows > 1)
             return failure{errc::size, name,
@@ -78,6 +80,8 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
         static_assert(bool(bare::IsRowMajor),
                       "tiffin: a matrix given to a layer is column-major; tokens are rows here: use "
                       "Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>");
+        static_assert(std::convertible_to<decltype(given.data()), T*>,
+                      "tiffin: an Eigen matrix given to a layer is not of float, or is y and const");
         const auto cols = static_cast<std::size_t>(given.cols());
         if (cols != width) return wrong_width(cols);
         if (given.innerStride() != 1)
@@ -90,7 +94,7 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
         static_assert(span_like<T, M>,
                       "tiffin: an argument of a layer's call is neither a contiguous range of float "
                       "(std::span, std::vector), nor a tiffin::matrix_view<float>, nor an Eigen "
-                      "matrix or map of float");
+                      "matrix or map of float; or it is y and const");
         const std::size_t size = std::ranges::size(given);
         if (size % width != 0)
             return failure{errc::size, name,

@@ -61,8 +61,14 @@ private:
 //   the layer's own workspace and may not.
 // Cost: no allocation in a call.
 template <class Block, class Backend>
-    requires backend_for<Backend, Block>
 class layer {
+    static_assert(
+        block_policy<Block>,
+        "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
+    static_assert(backend_for<Backend, Block>,
+                  "tiffin: prepare<Block>(weights, backend): the backend cannot run this block, or is none; "
+                  "a backend has a member template `engine`: write reference<>{}, eigen{} or simd{}");
+
 public:
     using engine_type = typename Backend::template engine<Block>;
 
@@ -145,9 +151,8 @@ private:
 };
 
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> status layer<Block, Backend>::check(
-        const matrix_view<const float>& x, std::span<const std::int32_t> ids, const matrix_view<float>& y)
-const {
+status layer<Block, Backend>::check(const matrix_view<const float>& x, std::span<const std::int32_t> ids,
+                                    const matrix_view<float>& y) const {
     if (y.rows != x.rows)
         return failure{
             errc::size, "y",
@@ -170,12 +175,9 @@ const {
 }
 
 template <class Block, class Backend>
-    requires backend_for<Backend, Block> status layer<Block, Backend>::run(matrix_view<const float> x,
-                                                                           std::span<const std::int32_t> ids,
-                                                                           matrix_view<float> y,
-                                                                           std::span<std::byte> memory,
-                                                                           executor_ref execute)
-const {
+status layer<Block, Backend>::run(matrix_view<const float> x, std::span<const std::int32_t> ids,
+                                  matrix_view<float> y, std::span<std::byte> memory,
+                                  executor_ref execute) const {
     if (status s = check(x, ids, y); !s) return s;
     if (x.rows == 0) return {};
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());

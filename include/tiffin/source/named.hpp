@@ -10,8 +10,11 @@ TIFFIN_BEGIN
 // A source whose tensors are called after Name instead of its own name or role:
 // `named<token_embedding, "memory">` reads `memory.weight`. Needed where two sources of one block
 // would read a tensor of the same name.
-template <leaf_source Source, fixed_string Name>
+template <class Source, fixed_string Name>
 struct named : Source {
+    static_assert(leaf_source<Source>,
+                  "tiffin: named<Source, Name>: the first argument is not a source with tensors of its own; "
+                  "name the parts of a sum or of a gate one by one");
     static constexpr std::string_view name = Name.view();
 };
 

@@ -11,9 +11,12 @@ TIFFIN_BEGIN
 // Shapes: each part (T, width). Numerics: n - 1 roundings. Cost: that of the parts and n - 1 adds.
 // Errors: two parts with tensors of one name do not compile; wrap one in `named`.
 // Source: STEM Eq. 5, StructMoE Eq. 5.
-template <source_policy... Parts>
+template <class... Parts>
 struct sum {
     static_assert(sizeof...(Parts) >= 2, "tiffin: sum<...> needs two sources or more");
+    static_assert((source_policy<Parts> && ...),
+                  "tiffin: sum<...>: one of the parts is not a source; a source has a `tensors` list and "
+                  "a formula operator()(at), as dense has, or parts()");
 
     std::tuple<Parts...> terms;
 

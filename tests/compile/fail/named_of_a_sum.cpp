@@ -1,5 +1,4 @@
-// expect: tiffin: named<Source, Name>: the first argument|constraint.*named
-// tiffin has no sentence of its own here yet: the compiler's is accepted beside it.
+// expect: tiffin: named<Source, Name>: the first argument
 #include <tiffin/layers.hpp>
 #include <tiffin/source/named.hpp>
 

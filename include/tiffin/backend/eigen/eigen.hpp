@@ -26,8 +26,10 @@ inline Eigen::Index index(std::size_t i) noexcept {
 }
 
 // out = x w^T in pieces small enough that Eigen packs them on the stack and not on the heap.
-inline void multiply(const const_matrix_map& x, const const_matrix_map& w, matrix_map& out) {
-    constexpr Eigen::Index side = 64, depth = 256;
+template <class Out>
+void multiply(const const_matrix_map& x, const const_matrix_map& w, Out& out) {
+    // A piece below 100000 products: where OpenMP is on, Eigen would share out a larger one among threads.
+    constexpr Eigen::Index side = 32, depth = 96;
     out.setZero();
     for (Eigen::Index t = 0; t < x.rows(); t += side)
         for (Eigen::Index j = 0; j < w.rows(); j += side)
@@ -130,6 +132,8 @@ private:
 // Numerics: f32; the order of a product's additions is Eigen's and differs with the number of
 //   tokens, so the bitwise promise of `simd` does not hold here.
 // Cost: products go through a (T, d_ff) buffer each; weights in f32 are read in place.
+// Linking: Eigen's own functions carry no mark of the instruction set. In a program whose translation
+//   units are compiled for different ones, use this backend in one of them only.
 struct eigen {
     template <block_policy Block>
     class engine {
