@@ -1,0 +1,119 @@
+// A user's own policies, and registers of other widths than the machine's.
+#include <tiffin/activation/silu.hpp>
+#include <tiffin/block/ffn.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/norm/rms.hpp>
+#include <tiffin/scalar.hpp>
+#include <tiffin/source/dense.hpp>
+#include <tiffin/source/named.hpp>
+#include <tiffin/source/sum.hpp>
+#include <tiffin/source/token_embedding.hpp>
+
+#include "support/conformance.hpp"
+#include "support/doctest.hpp"
+
+#include <cmath>
+#include <string_view>
+
+using namespace tiffin;
+using tiffin_test::check_conformance;
+using tiffin_test::check_special_values;
+using tiffin_test::compose;
+using tiffin_test::order;
+
+namespace {
+
+void check(const tiffin_test::composition& what) {
+    check_conformance(what);
+    check_special_values(what);
+}
+
+// s * U[t] + s: the example of tree.hpp, with a tensor that is read twice.
+struct scaled_embedding {
+    using rows = table<"weight">;
+    using scale = tiffin::vector<"scale">;
+    using tensors = tensor_list<rows, scale>;
+    static constexpr std::string_view name = "scaled_embed";
+
+    auto operator()(const auto& at) const { return at[rows{}] * at[scale{}] + at[scale{}]; }
+};
+
+// All kinds of tensor in one leaf, declared in an order that is not that of the formula.
+struct modulated_dense {
+    using shift = tiffin::vector<"shift", presence::optional>;
+    using rows = table<"rows">;
+    using matrix = projection<"matrix">;
+    using tensors = tensor_list<shift, rows, matrix>;
+
+    auto operator()(const auto& at) const { return at[matrix{}] * at[rows{}] + at[shift{}]; }
+};
+
+// max(z, 0)^2 / (1 + slope z^2).
+struct soft_square {
+    float slope = 0;
+    static constexpr double flops() noexcept { return 6; }
+    template <class S>
+    S operator()(const S& z) const {
+        const S positive = select(z < S(0), S(0), z);
+        return positive * positive / (S(1) + constant<S>(slope) * z * z);
+    }
+};
+
+// g u + mix g.
+struct mixed_product {
+    float mix = 0;
+    static constexpr double flops() noexcept { return 3; }
+    template <class S>
+    S operator()(const S& g, const S& u) const {
+        return g * u + constant<S>(mix) * g;
+    }
+};
+
+// Written for one number at a time: `simd` calls it lane by lane.
+struct one_number_norm {
+    static constexpr bool weighted = true;
+    static constexpr double flops() noexcept { return 4; }
+    template <class S>
+    S scale(const S& sum_of_squares, const S& count) const {
+        using std::sqrt;
+        return S(1) / (S(1) + sqrt(sum_of_squares / count));
+    }
+    template <class S>
+        requires(!requires { typename S::value_type; })
+    S operator()(const S& x, const S& scale, const S& weight) const { return x * scale + weight; }
+};
+
+}  // namespace
+
+TEST_CASE("conformance: a source with a table and a vector, an activation and a fusion of one's own") {
+    ffn<gate<soft_square>, sum<scaled_embedding, dense>, mixed_product> block;
+    block.hidden.gate.phi.slope = 0.75f;
+    block.hidden.fusion.mix = -0.375f;
+    check(compose("custom policies", block));
+}
+TEST_CASE("conformance: a source of all three kinds of tensor, in the gate and in the output") {
+    using out = project<no_norm, sum<modulated_dense, named<scaled_embedding, "out_embed">>>;
+    check(compose<ffn<gate<silu, modulated_dense>, none, multiply, out>>("all kinds in one source"));
+}
+TEST_CASE("conformance: a norm written for plain numbers") {
+    check(compose<ffn<gate<silu>, token_embedding, multiply, project<one_number_norm>>>("one_number_norm"));
+}
+
+// The kernel at other register widths: what an older machine runs.
+TEST_CASE("conformance: narrower registers") {
+    using block = ffn<gate<silu>, sum<dense, token_embedding>, multiply, project<rms>>;
+    tiffin_test::composition what = compose<block>("narrower registers");
+    what.contenders.clear();
+#if XSIMD_WITH_SSE2
+    what.contenders.push_back(
+        tiffin_test::make_contender<order::as_written>("sse2", block{}, simd<f32, f32, xsimd::sse2>{}));
+#endif
+#if XSIMD_WITH_AVX2
+    what.contenders.push_back(
+        tiffin_test::make_contender<order::as_written>("avx2", block{}, simd<f32, f32, xsimd::avx2>{}));
+#endif
+    if (what.contenders.empty())
+        MESSAGE("not tested: this machine has no narrower registers");
+    else
+        check(what);
+}

@@ -1,0 +1,252 @@
+// Layer files: the block that a file names is the block composed by hand, to the bit, and what a file
+// says wrongly is refused by name.
+#if defined(__GNUC__) && !defined(__clang__)
+#    pragma GCC diagnostic ignored "-Wrestrict"  // "'" + std::string: g++ 12 errs (GCC bug 105651)
+#endif
+
+#include <tiffin/activation/gelu_tanh.hpp>
+#include <tiffin/activation/identity.hpp>
+#include <tiffin/activation/sigmoid.hpp>
+#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/io/layer_file.hpp>
+#include <tiffin/io/safetensors_writer.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/prepare.hpp>
+
+#include "support/doctest.hpp"
+#include "support/tensor_set.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+using namespace tiffin;
+using tiffin_test::random_ids;
+using tiffin_test::random_rows;
+using tiffin_test::tensor_set;
+
+namespace {
+
+constexpr std::size_t d = 9, f = 21, vocab = 4, tokens = 13;
+
+// A file of its own in the folder for temporary files, gone afterwards.
+class scratch_file {
+public:
+    scratch_file() {
+        for (int n = 0;; ++n) {
+            folder_ = std::filesystem::temp_directory_path() / ("tiffin_layer_file_" + std::to_string(n));
+            std::error_code error;
+            if (std::filesystem::create_directory(folder_, error)) break;
+            REQUIRE(n < 10000);
+        }
+    }
+    scratch_file(const scratch_file&) = delete;
+    scratch_file& operator=(const scratch_file&) = delete;
+    ~scratch_file() {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder_, ignored);
+    }
+    [[nodiscard]] std::filesystem::path path() const { return folder_ / "layer.safetensors"; }
+
+private:
+    std::filesystem::path folder_;
+};
+
+using options = std::map<std::string, std::string>;
+
+void write(const std::filesystem::path& path, const weights& tensors, const options& metadata) {
+    io::safetensors_writer writer;
+    for (const auto& [key, value] : metadata) writer.set(key, value);
+    for (const weights::entry& e : tensors.entries()) writer.add(e.name, e.tensor);
+    const status written = writer.write(path);
+    REQUIRE(written.ok());
+}
+
+std::vector<float> run(const any_layer& layer) {
+    workspace memory = layer.make_workspace(tokens, 1);
+    std::vector<float> y(tokens * d);
+    layer(random_rows(tokens, d, 5), random_ids(tokens, vocab, 7), y, memory);
+    return y;
+}
+
+// A file with `metadata` against a layer composed by hand; the tensors are the same, in any format.
+void check_file(const options& metadata, std::span<const block_tensor> wanted,
+                const std::function<result<any_layer>(const std::filesystem::path&)>& open,
+                const std::function<any_layer(const weights&)>& compose, bool reads_ids) {
+    CAPTURE(metadata.at("block"));
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16}) {
+        CAPTURE(name_of(type));
+        const tensor_set tensors(wanted, {{d, f, vocab}, {type}, {type}, 0b101u, 3});
+        const scratch_file file;
+        write(file.path(), tensors.given(), metadata);
+        auto opened = open(file.path());
+        REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? "" : opened.failure().message()));
+        CHECK(opened->d_model() == d);
+        CHECK(opened->d_ff() == f);
+        CHECK(opened->reads_token_ids() == reads_ids);
+        const std::vector<float> y = run(compose(tensors.given()));
+        CHECK(run(*opened) == y);
+        // The layer keeps the file's memory, not the file.
+        std::filesystem::remove(file.path());
+        CHECK(run(*opened) == y);
+    }
+}
+
+template <class Backend>
+result<any_layer> open_with(const std::filesystem::path& path) {
+    return io::open_layer(path, Backend{});
+}
+
+template <class Block, class Backend>
+void check(const options& metadata, const Backend& backend) {
+    static constexpr auto wanted = tensors_of<Block>();
+    check_file(
+        metadata, wanted, open_with<Backend>,
+        [&](const weights& given) { return any_layer(prepare<Block>(given, backend, {.tokens = 0})); },
+        reads_token_ids<Block>());
+}
+
+}  // namespace
+
+TEST_CASE("layer files: the five blocks with their own activations, on simd") {
+    check<mlp>({{"block", "mlp"}}, simd{});
+    check<swiglu>({{"block", "glu"}}, simd{});
+    check<stem>({{"block", "stem"}}, simd{});
+    check<stem_gate>({{"block", "stem_gate"}}, simd{});
+    check<stem_hybrid>({{"block", "stem_hybrid"}, {"format", "pt"}}, simd{});
+}
+
+TEST_CASE("layer files: every activation") {
+    const auto both = [](const std::string& name, auto phi) {
+        CAPTURE(name);
+        using activation = decltype(phi);
+        check<ffn<gate<activation>, dense>>({{"block", "glu"}, {"activation", name}}, reference{});
+    };
+    both("silu", silu{});
+    both("gelu", gelu{});
+    both("gelu_tanh", gelu_tanh{});
+    both("relu", relu{});
+    both("sigmoid", sigmoid{});
+    both("identity", identity{});
+    // The gate's activation, too, where the gate is not `gate_proj`.
+    check<ffn<gate<relu, token_embedding>, dense>>({{"block", "stem_gate"}, {"activation", "relu"}},
+                                                   reference{});
+}
+
+namespace {
+
+void check_refused(const weights& tensors, const options& metadata, errc code,
+                   std::initializer_list<std::string_view> words) {
+    const scratch_file file;
+    write(file.path(), tensors, metadata);
+    const auto opened = open_with<reference<>>(file.path());
+    REQUIRE_FALSE(opened.ok());
+    INFO(opened.failure().message());
+    CHECK(opened.failure().code == code);
+    CHECK(opened.failure().where == file.path().string());
+    for (const std::string_view word : words) {
+        CAPTURE(word);
+        CHECK(opened.failure().what.find(word) != std::string::npos);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("layer files: options that are wrong") {
+    const tensor_set tensors(tensors_of<swiglu>(), {{d, f, vocab}, {}, {}, 0, 3});
+    const weights given = tensors.given();
+    check_refused(given, {}, errc::option, {"block", "missing"});
+    check_refused(given, {{"activation", "silu"}}, errc::option, {"block", "missing"});
+    check_refused(given, {{"block", "transformer"}}, errc::option,
+                  {"block", "'transformer'", "mlp", "glu", "stem", "stem_gate", "stem_hybrid"});
+    check_refused(given, {{"block", "GLU"}}, errc::option, {"'GLU'"});
+    check_refused(given, {{"block", ""}}, errc::option, {"block", "''"});
+    check_refused(given, {{"block", "glu"}, {"activation", "swish"}}, errc::option,
+                  {"activation", "'swish'", "silu", "gelu_tanh", "identity"});
+    check_refused(given, {{"block", "glu"}, {"activation", ""}}, errc::option, {"activation", "''"});
+    check_refused(given, {{"block", "glu"}, {"top_k", "2"}}, errc::option, {"top_k", "'glu'", "'2'"});
+    check_refused(given, {{"block", "glu"}, {"Activation", "silu"}}, errc::option, {"Activation"});
+}
+
+TEST_CASE("layer files: tensors that are wrong") {
+    const tensor_set tensors(tensors_of<swiglu>(), {{d, f, vocab}, {}, {}, ~0u, 3});
+    const options glu{{"block", "glu"}};
+    // Another block's file.
+    check_refused(tensors.given(), {{"block", "mlp"}}, errc::unused_tensor, {"gate_proj."});
+    check_refused(tensors.given(), {{"block", "stem"}}, errc::missing_tensor,
+                  {"stem_embed.weight", "(vocab, d_ff)"});
+    weights few;
+    few.add("gate_proj.weight", tensors.view("gate_proj.weight"));
+    check_refused(few, glu, errc::missing_tensor, {"up_proj.weight"});
+    weights extra = tensors.given();
+    extra.add("lm_head.weight", tensors.view("up_proj.bias"));
+    check_refused(extra, glu, errc::unused_tensor, {"lm_head.weight", "(21)"});
+    const weights right = tensors.given();
+    weights changed;
+    for (const weights::entry& e : right.entries()) {
+        tensor_view t = e.tensor;
+        if (e.name == "up_proj.bias") t.type = dtype::i32;
+        changed.add(e.name, t);
+    }
+    check_refused(changed, glu, errc::dtype, {"up_proj.bias", "I32"});
+    weights misshapen;
+    for (const weights::entry& e : right.entries()) {
+        tensor_view t = e.tensor;
+        if (e.name == "down_proj.weight") t.shape = {f, d};
+        misshapen.add(e.name, t);
+    }
+    check_refused(misshapen, glu, errc::shape, {"down_proj.weight", "(21, 9)", "axis 0", "d_model = 9"});
+}
+
+TEST_CASE("layer files: files that are none") {
+    const scratch_file file;
+    const auto missing = io::open_layer(file.path(), reference{});
+    REQUIRE_FALSE(missing.ok());
+    CHECK(missing.failure().code == errc::file);
+    CHECK(missing.failure().where == file.path().string());
+    std::ofstream(file.path()) << "text";
+    const auto text = io::open_layer(file.path(), reference{});
+    REQUIRE_FALSE(text.ok());
+    CHECK(text.failure().code == errc::file);
+    CHECK(text.failure().where == file.path().string());
+}
+
+TEST_CASE("layer files: a file that was read already") {
+    const tensor_set tensors(tensors_of<stem>(), {{d, f, vocab}, {}, {}, ~0u, 3});
+    io::safetensors_writer writer;
+    writer.set("block", "stem");
+    const weights given = tensors.given();
+    for (const weights::entry& e : given.entries()) writer.add(e.name, e.tensor);
+    auto bytes = writer.to_bytes("memory");
+    REQUIRE(bytes.ok());
+    auto parsed = io::safetensors_file::parse(*bytes, "memory");
+    REQUIRE(parsed.ok());
+    auto file = std::make_shared<const io::safetensors_file>(*std::move(parsed));
+    const std::weak_ptr<const io::safetensors_file> watch = file;
+    auto loaded = io::load_layer(std::move(file), reference{});
+    REQUIRE(loaded.ok());
+    CHECK_FALSE(watch.expired());  // the reference reads its tensors in place
+    CHECK(run(*loaded) == run(any_layer(prepare<stem>(tensors.given(), reference{}))));
+    *loaded = any_layer();
+    CHECK(watch.expired());
+    // Here a failure's place is the key or tensor itself.
+    writer.set("top_k", "2");
+    auto again = io::safetensors_file::parse(*writer.to_bytes("memory"), "memory");
+    REQUIRE(again.ok());
+    const auto refused =
+        io::load_layer(std::make_shared<const io::safetensors_file>(*std::move(again)), reference{});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == errc::option);
+    CHECK(refused.failure().where == "top_k");
+}

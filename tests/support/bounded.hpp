@@ -1,0 +1,317 @@
+// A number that knows what f32 would have made of it: the tolerance of every comparison in the tests.
+//
+// reference<bounded<...>> evaluates a block's own formula and yields, for each output, the exact value
+// (in double) and an interval that holds every result a faithful f32 evaluation can have. So no test
+// chooses a tolerance: it follows from the formula, for any composition and policy.
+//
+// Derivation. Let [low, high], both f32, hold every value an operand can have in f32.
+//   +, /, sqrt   One IEEE operation rounds once, and rounding is monotone: the result lies between the
+//                rounded results of the operands' extremes. (Higham, Accuracy and Stability of Numerical
+//                Algorithms, 2nd ed.: the model of section 2.2; intervals instead of the running error
+//                bound of section 3.3, because they also follow overflow, underflow and NaN.)
+//   *            As above, but rounded outwards: where a product feeds a sum the machine may fuse the
+//                two, and the exact product then takes the place of the rounded one.
+//   exp, erf,    Monotone; the extremes' exact values, widened by `library_ulps` units in the last place.
+//   tanh         exp may also flush results below the smallest normal number to 0 and give infinity from
+//                88.37 on, as xsimd does (its limits maxlog, minlog are +-88.3762626647949).
+//   a < b        May hold, may fail, or both; select() then gives the hull of its two values.
+//   sums         Order::as_written: the additions of the formula, one after the other. This is what
+//                `simd` promises for its products (k ascending, one accumulator an output), so the
+//                interval is only a few units wide there.
+//                Order::any: any tree of additions. With n terms t_i the computed sum differs from the
+//                exact one by at most gamma_(n-1) sum |t_i|, gamma_n = n u / (1 - n u), u = 2^-24
+//                (Higham, section 4.2, inequality 4.4; 3.5 for inner products).
+//                Sums of three or more terms of which none is negative are always taken as Order::any:
+//                `simd` adds the squares of a norm lane by lane.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+
+namespace tiffin_test {
+
+enum class order { as_written, any };
+
+// Whether an f32 evaluation gives NaN.
+enum class nan_result { never, possible, certain };
+
+// What exp, erf and tanh may be off by. Measured over every 61st f32, xsimd 8.1 is off by up to 1.5 (exp),
+// 2.4 (erf) and 1.4 (tanh); glibc documents at most 2. xsimd documents no bound: hence the margin.
+inline constexpr double library_ulps = 4;
+
+// The result of a comparison that rounding errors may have decided.
+struct comparison {
+    bool holds;  // in exact arithmetic
+    bool may_hold;
+    bool may_fail;
+};
+
+namespace detail {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
+inline constexpr float largest = std::numeric_limits<float>::max();
+inline constexpr double unit_roundoff = 0x1p-24;
+
+inline float next_up(float v) noexcept {
+    if (v == infinity) return v;
+    if (v == 0) return std::numeric_limits<float>::denorm_min();
+    const auto bits = std::bit_cast<std::uint32_t>(v);
+    return std::bit_cast<float>(v > 0 ? bits + 1 : bits - 1);
+}
+inline float next_down(float v) noexcept {
+    return -next_up(-v);
+}
+// The nearest f32 not above and not below.
+inline float below(double v) noexcept {
+    const auto f = static_cast<float>(v);
+    return static_cast<double>(f) > v ? next_down(f) : f;
+}
+inline float above(double v) noexcept {
+    const auto f = static_cast<float>(v);
+    return static_cast<double>(f) < v ? next_up(f) : f;
+}
+
+// The hull of some results; NaN among them is noted apart.
+struct hull {
+    float low = infinity;
+    float high = -infinity;
+    bool nan = false;
+
+    void include(float from, float to) noexcept {
+        low = std::min(low, from);
+        high = std::max(high, to);
+    }
+    void include_outwards(double exact) noexcept {
+        std::isnan(exact) ? static_cast<void>(nan = true) : include(below(exact), above(exact));
+    }
+    void include_rounded(float rounded) noexcept {
+        std::isnan(rounded) ? static_cast<void>(nan = true) : include(rounded, rounded);
+    }
+};
+
+}  // namespace detail
+
+// Its operators are not inlined: hundreds of formulas use them, and none needs to be fast.
+template <order Order>
+class bounded {
+public:
+    bounded() = default;
+    // An input or a constant: exact in double, rounded once to f32.
+    template <class Number>
+        requires std::is_arithmetic_v<Number>
+    explicit bounded(Number exact)
+        : bounded(static_cast<double>(exact), static_cast<float>(exact), static_cast<float>(exact),
+                  std::isnan(static_cast<double>(exact)) ? nan_result::certain : nan_result::never) {}
+    explicit operator float() const noexcept { return static_cast<float>(value_); }
+
+    // In double arithmetic.
+    [[nodiscard]] double value() const noexcept { return value_; }
+    // Every f32 result that is not NaN lies in [low(), high()].
+    [[nodiscard]] float low() const noexcept { return in_any_order() ? any_order_low() : low_; }
+    [[nodiscard]] float high() const noexcept { return in_any_order() ? any_order_high() : high_; }
+    [[nodiscard]] nan_result nan() const noexcept {
+        const bool overflow = in_any_order() && !none_negative_ && partial_sums_overflow();
+        return overflow ? either(nan_, nan_result::possible) : nan_;
+    }
+    // The most by which an f32 result that is not NaN differs from value().
+    [[nodiscard]] double error() const noexcept { return std::max(high() - value_, value_ - low()); }
+    // Whether a faithful f32 evaluation may give `computed`.
+    [[nodiscard]] bool accepts(float computed) const noexcept {
+        if (std::isnan(computed)) return nan() != nan_result::never;
+        return nan() != nan_result::certain && low() <= computed && computed <= high();
+    }
+
+    [[gnu::noinline]] friend bounded operator+(const bounded& a, const bounded& b) noexcept {
+        if (b.is_zero()) return a;  // exact, and no term of a sum
+        if (a.is_zero()) return b;
+        bounded s(a.value_ + b.value_, a.low_ + b.low_, a.high_ + b.high_, either(a.nan_, b.nan_));
+        s.terms_ = a.terms_ + b.terms_;
+        s.magnitude_ = a.magnitude_ + b.magnitude_;
+        s.none_negative_ = a.none_negative_ && b.none_negative_;
+        s.sum_low_ = not_nan(a.sum_low_ + b.sum_low_, -HUGE_VAL);
+        s.sum_high_ = not_nan(a.sum_high_ + b.sum_high_, HUGE_VAL);
+        s.low_ = static_cast<float>(not_nan(static_cast<double>(s.low_), -HUGE_VAL));
+        s.high_ = static_cast<float>(not_nan(static_cast<double>(s.high_), HUGE_VAL));
+        const bool opposite =
+            (a.may_be(HUGE_VAL) && b.may_be(-HUGE_VAL)) || (a.may_be(-HUGE_VAL) && b.may_be(HUGE_VAL));
+        if (opposite) s.worsen(a.is_infinite() && b.is_infinite());
+        return s;
+    }
+    [[gnu::noinline]] friend bounded operator-(const bounded& a) noexcept {
+        bounded r = a;
+        r.value_ = -a.value_;
+        r.low_ = -a.high_;
+        r.high_ = -a.low_;
+        r.sum_low_ = -a.sum_high_;
+        r.sum_high_ = -a.sum_low_;
+        r.none_negative_ = a.high_ <= 0 && a.terms_ < 2;
+        return r;
+    }
+    [[gnu::noinline]] friend bounded operator-(const bounded& a, const bounded& b) noexcept {
+        return a + (-b);
+    }
+
+    [[gnu::noinline]] friend bounded operator*(const bounded& a, const bounded& b) noexcept {
+        const float a0 = a.low(), a1 = a.high(), b0 = b.low(), b1 = b.high();
+        if (a0 == a1 && b0 == b1 && std::isfinite(a0) && std::isfinite(b0)) {  // the usual case, sooner
+            const double exact = static_cast<double>(a0) * static_cast<double>(b0);
+            return bounded(a.value_ * b.value_, detail::below(exact), detail::above(exact),
+                           either(a.nan_, b.nan_));
+        }
+        detail::hull r;
+        if (&a == &b) {  // a square: its factors vary together
+            const double most = std::max(std::fabs(a0), std::fabs(a1));
+            const double least = a0 <= 0 && a1 >= 0 ? 0.0f : std::min(std::fabs(a0), std::fabs(a1));
+            r.include_outwards(least * least);
+            r.include_outwards(most * most);
+        } else {
+            for (const float x : {a0, a1})
+                for (const float y : {b0, b1})
+                    r.include_outwards(static_cast<double>(x) * static_cast<double>(y));
+        }
+        const auto zero = [](float from, float to) { return from <= 0 && to >= 0; };
+        const auto infinite = [](float from, float to) { return std::isinf(from) || std::isinf(to); };
+        r.nan = &a != &b && ((zero(a0, a1) && infinite(b0, b1)) || (zero(b0, b1) && infinite(a0, a1)));
+        return bounded(a.value_ * b.value_, r, a, b);
+    }
+    [[gnu::noinline]] friend bounded operator/(const bounded& a, const bounded& b) noexcept {
+        const float b0 = b.low(), b1 = b.high();
+        detail::hull r;
+        for (const float x : {a.low(), a.high()})
+            for (const float y : {b0, b1}) r.include_rounded(x / y);
+        if (b0 <= 0 && b1 >= 0)  // and a zero's sign is not known
+            r = {-detail::infinity, detail::infinity, a.low() <= 0 && a.high() >= 0};
+        return bounded(a.value_ / b.value_, r, a, b);
+    }
+
+    [[gnu::noinline]] friend bounded sqrt(const bounded& a) noexcept {
+        detail::hull r;
+        r.include_rounded(std::sqrt(std::max(a.low(), 0.0f)));
+        r.include_rounded(std::sqrt(a.high()));
+        r.nan = r.nan || a.low() < 0;
+        return bounded(std::sqrt(a.value_), r, a, a);
+    }
+    [[gnu::noinline]] friend bounded exp(const bounded& a) noexcept {
+        return library(
+            a, [](double v) { return std::exp(v); }, [](float v) { return v > 88.37f; },
+            [](double v) { return v < static_cast<double>(std::numeric_limits<float>::min()); });
+    }
+    [[gnu::noinline]] friend bounded erf(const bounded& a) noexcept {
+        return library(
+            a, [](double v) { return std::erf(v); }, [](float) { return false; },
+            [](double) { return false; });
+    }
+    [[gnu::noinline]] friend bounded tanh(const bounded& a) noexcept {
+        return library(
+            a, [](double v) { return std::tanh(v); }, [](float) { return false; },
+            [](double) { return false; });
+    }
+
+    [[gnu::noinline]] friend comparison operator<(const bounded& a, const bounded& b) noexcept {
+        const bool nan_possible = a.nan() != nan_result::never || b.nan() != nan_result::never;
+        const bool nan_certain = a.nan() == nan_result::certain || b.nan() == nan_result::certain;
+        return {a.value_ < b.value_, !nan_certain && a.low() < b.high(),
+                nan_possible || !(a.high() < b.low())};
+    }
+    [[gnu::noinline]] friend bounded select(const comparison& condition, const bounded& a,
+                                            const bounded& b) noexcept {
+        const double value = (condition.holds ? a : b).value_;
+        detail::hull r;
+        nan_result nan = nan_result::never;
+        if (condition.may_hold) r.include(a.low(), a.high());
+        if (condition.may_fail) r.include(b.low(), b.high());
+        if (condition.may_hold && condition.may_fail)
+            nan = a.nan() == b.nan() ? a.nan() : nan_result::possible;
+        else
+            nan = (condition.may_hold ? a : b).nan();
+        return bounded(value, r.low, r.high, nan);
+    }
+
+private:
+    bounded(double value, float low, float high, nan_result nan) noexcept
+        : value_(value),
+          low_(nan == nan_result::certain ? -detail::infinity : low),
+          high_(nan == nan_result::certain ? detail::infinity : high),
+          nan_(nan),
+          none_negative_(low_ >= 0),
+          sum_low_(static_cast<double>(low_)),
+          sum_high_(static_cast<double>(high_)),
+          magnitude_(static_cast<double>(std::max(finite_part(low_), finite_part(high_)))) {}
+    // The result of an operation on a and b whose f32 values lie in `r`.
+    bounded(double value, const detail::hull& r, const bounded& a, const bounded& b) noexcept
+        : bounded(value, r.low <= r.high ? r.low : -detail::infinity,
+                  r.low <= r.high ? r.high : detail::infinity, either(a.nan(), b.nan())) {
+        const bool points = a.low() == a.high() && b.low() == b.high();
+        if (r.nan) worsen(points);
+    }
+
+    static nan_result either(nan_result a, nan_result b) noexcept { return std::max(a, b); }
+    void worsen(bool certain) noexcept {
+        nan_ = either(nan_, certain ? nan_result::certain : nan_result::possible);
+        if (nan_ == nan_result::certain) *this = bounded(value_, 0, 0, nan_);
+    }
+    static double not_nan(double v, double instead) noexcept { return std::isnan(v) ? instead : v; }
+    static float finite_part(float v) noexcept { return std::min(std::fabs(v), detail::largest); }
+    [[nodiscard]] bool is_zero() const noexcept {
+        return value_ == 0 && low_ == 0 && high_ == 0 && nan_ == nan_result::never;
+    }
+    [[nodiscard]] bool may_be(double infinite) const noexcept {
+        return infinite > 0 ? sum_high_ == infinite : sum_low_ == infinite;
+    }
+    [[nodiscard]] bool is_infinite() const noexcept { return sum_low_ == sum_high_ && std::isinf(sum_low_); }
+
+    [[nodiscard]] bool in_any_order() const noexcept {
+        return terms_ > 2 && (Order == order::any || none_negative_);
+    }
+    // gamma_n instead of gamma_(n-1): the difference covers the rounding of these sums in double.
+    [[nodiscard]] double any_order_error() const noexcept {
+        return terms_ * detail::unit_roundoff / (1 - terms_ * detail::unit_roundoff) * magnitude_;
+    }
+    [[nodiscard]] bool partial_sums_overflow() const noexcept {
+        return magnitude_ + any_order_error() > static_cast<double>(detail::largest) && !is_infinite();
+    }
+    [[nodiscard]] float any_order_low() const noexcept {
+        if (partial_sums_overflow()) return none_negative_ ? 0.0f : -detail::infinity;
+        const float least = detail::below(sum_low_ - any_order_error());
+        return none_negative_ ? std::max(least, 0.0f) : least;
+    }
+    [[nodiscard]] float any_order_high() const noexcept {
+        return partial_sums_overflow() ? detail::infinity : detail::above(sum_high_ + any_order_error());
+    }
+
+    // A monotone function of a library. It may overflow early, and flush small results to 0.
+    template <class Function, class Overflows, class Flushes>
+    static bounded library(const bounded& a, const Function& function, const Overflows& may_overflow,
+                           const Flushes& may_flush) noexcept {
+        const auto exact = [&](float v) { return function(static_cast<double>(v)); };
+        const auto slack = [](float v, double result) {
+            if (std::isinf(v)) return 0.0;  // the limit, which every library hits
+            return library_ulps * (std::fabs(result) * 0x1p-23 + 0x1p-149);
+        };
+        const float from = a.low(), to = a.high();
+        const double least = exact(from), most = exact(to);
+        detail::hull r;
+        r.include(detail::below(least - slack(from, least)), detail::above(most + slack(to, most)));
+        if (may_flush(least)) r.include(0, 0);
+        if (may_overflow(to)) r.high = detail::infinity;
+        r.low = std::max(r.low, static_cast<float>(function(-HUGE_VAL)) * (1 + 0x1p-20f));
+        return bounded(function(a.value_), r, a, a);
+    }
+
+    double value_ = 0;
+    float low_ = 0;
+    float high_ = 0;
+    nan_result nan_ = nan_result::never;
+    // As a sum: the terms, whether all are >= 0, the sums of their extremes and of their magnitudes.
+    bool none_negative_ = true;
+    double terms_ = 1;
+    double sum_low_ = 0;
+    double sum_high_ = 0;
+    double magnitude_ = 0;
+};
+
+}  // namespace tiffin_test

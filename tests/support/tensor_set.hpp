@@ -1,0 +1,163 @@
+// Random tensors for a block: any sizes, number formats and alignments.
+#pragma once
+
+#include <tiffin/backend/binding.hpp>
+#include <tiffin/block/block_tensors.hpp>
+#include <tiffin/tensor.hpp>
+
+#include "support/random.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tiffin_test {
+
+struct sizes {
+    std::size_t d_model = 1;
+    std::size_t d_ff = 1;
+    std::size_t vocab = 1;  // of the first table; the n-th has n more rows, so that no two agree
+};
+
+struct storage_form {
+    tiffin::dtype type = tiffin::dtype::f32;
+    std::size_t offset = 0;  // bytes beyond a border of 64
+};
+
+// The 16 bits of a number, rounded towards zero. Which rounding is of no matter to a test: what was
+// stored is what every backend, the reference too, reads back.
+inline std::uint16_t to_bf16(float v) noexcept {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16);
+}
+// Precondition: |v| < 65504.
+inline std::uint16_t to_f16(float v) noexcept {
+    const auto bits = std::bit_cast<std::uint32_t>(v);
+    const std::uint32_t sign = (bits >> 16) & 0x8000u;
+    const std::uint32_t exponent = (bits >> 23) & 0xFFu;
+    if (exponent < 113)  // below 2^-14: subnormal, in units of 2^-24
+        return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::fabs(v) * 0x1p24f));
+    return static_cast<std::uint16_t>(sign | ((exponent - 112) << 10) | ((bits >> 13) & 0x3FFu));
+}
+
+// Memory with a chosen distance to a border of 64 bytes.
+class placed_bytes {
+public:
+    placed_bytes(std::size_t size, std::size_t offset) : bytes_(size + offset + 64) {
+        const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+        begin_ = (64 - address % 64) % 64 + offset;
+    }
+    [[nodiscard]] std::byte* data() noexcept { return bytes_.data() + begin_; }
+
+private:
+    std::vector<std::byte> bytes_;  // its memory stays where it is when the object is moved
+    std::size_t begin_;
+};
+
+class tensor_set {
+public:
+    struct options {
+        tiffin_test::sizes sizes;
+        storage_form dense;
+        storage_form tables;
+        unsigned biases = ~0u;  // bit n: whether the n-th optional tensor is given
+        std::uint32_t seed = 1;
+    };
+
+    tensor_set(std::span<const tiffin::block_tensor> wanted, const options& o) : random_(o.seed) {
+        std::size_t tables = 0, optional = 0;
+        for (const tiffin::block_tensor& t : wanted) {
+            if (t.spec.needed == tiffin::presence::optional && (o.biases >> optional++ & 1u) == 0) continue;
+            const bool table = t.spec.kind == tiffin::tensor_kind::table;
+            tiffin::shape shape;
+            for (std::size_t i = 0; i < t.spec.rank; ++i)
+                shape.push_back(t.extents[i] == tiffin::extent::d_model ? o.sizes.d_model
+                                : t.extents[i] == tiffin::extent::d_ff  ? o.sizes.d_ff
+                                                                        : o.sizes.vocab + tables);
+            tables += table ? 1 : 0;
+            const bool projection = t.spec.kind == tiffin::tensor_kind::projection;
+            // Products of a variance near 1, whatever the width: activations then see their bends.
+            const float scale = projection ? std::sqrt(3.0f / static_cast<float>(shape[1])) : 1.0f;
+            add(tiffin::full_name(t.spec), shape, table ? o.tables : o.dense, scale);
+        }
+    }
+
+    [[nodiscard]] tiffin::weights given() const {
+        tiffin::weights all;
+        for (const held& h : tensors_) all.add(h.name, h.view);
+        return all;
+    }
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const held& h : tensors_) all.push_back(h.name);
+        return all;
+    }
+    [[nodiscard]] const tiffin::tensor_view& view(std::string_view name) const { return find(name).view; }
+    [[nodiscard]] float get(std::string_view name, std::size_t i) const {
+        const held& h = find(name);
+        return tiffin::load_as_f32(h.view.data, h.view.type, i);
+    }
+    void set(std::string_view name, std::size_t i, float value) {
+        held& h = const_cast<held&>(find(name));
+        store(h.bytes.data(), h.view.type, i, value);
+    }
+    void fill(std::string_view name, float value) {
+        for (std::size_t i = 0; i < view(name).shape.elements(); ++i) set(name, i, value);
+    }
+
+private:
+    struct held {
+        std::string name;
+        placed_bytes bytes;
+        tiffin::tensor_view view;
+    };
+
+    void add(std::string name, const tiffin::shape& shape, const storage_form& form, float scale) {
+        const std::size_t n = shape.elements();
+        held& h = tensors_.emplace_back(
+            held{std::move(name), placed_bytes(n * tiffin::size_of(form.type), form.offset), {}});
+        h.view = {h.bytes.data(), form.type, shape};
+        for (std::size_t i = 0; i < n; ++i) store(h.bytes.data(), form.type, i, random_.signed_unit(scale));
+    }
+    [[nodiscard]] const held& find(std::string_view name) const {
+        for (const held& h : tensors_)
+            if (h.name == name) return h;
+        throw std::logic_error("no tensor " + std::string(name));
+    }
+    static void store(std::byte* to, tiffin::dtype type, std::size_t i, float value) {
+        if (type == tiffin::dtype::f32) {
+            std::memcpy(to + i * sizeof value, &value, sizeof value);
+        } else {
+            const std::uint16_t bits = type == tiffin::dtype::bf16 ? to_bf16(value) : to_f16(value);
+            std::memcpy(to + i * sizeof bits, &bits, sizeof bits);
+        }
+    }
+
+    random_numbers random_;
+    std::deque<held> tensors_;
+};
+
+// Random ids; the first and the last row are among the first two.
+inline std::vector<std::int32_t> random_ids(std::size_t tokens, std::size_t vocab, std::uint32_t seed) {
+    random_numbers random(seed);
+    std::vector<std::int32_t> ids(tokens);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.below(vocab));
+    if (tokens > 0) ids[0] = static_cast<std::int32_t>(vocab - 1);
+    if (tokens > 1) ids[1] = 0;
+    return ids;
+}
+
+inline std::vector<float> random_rows(std::size_t tokens, std::size_t width, std::uint32_t seed) {
+    std::vector<float> rows(tokens * width);
+    random_numbers(seed).fill(rows, 1.5f);
+    return rows;
+}
+
+}  // namespace tiffin_test
