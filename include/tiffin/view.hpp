@@ -67,29 +67,34 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
                        "has rows of " + std::to_string(cols) + " numbers; the layer's d_model is " +
                            std::to_string(width)};
     };
+    const auto checked = [&](const matrix_view<T>& rows) -> result<matrix_view<T>> {
+        if (rows.cols != width) return wrong_width(rows.cols);
+        if (rows.stride < width && rows.rows > 1)
+            return failure{errc::size, name,
+                           "has a row stride of " + std::to_string(rows.stride) + ", less than its width " +
+                               std::to_string(width)};
+        return rows;
+    };
     if constexpr (is_matrix_view<bare>) {
         static_assert(std::convertible_to<decltype(given.data), T*>,
                       "tiffin: a matrix_view given to a layer is not of float, or is y and of const float");
-        if (given.cols != width) return wrong_width(given.cols);
-        if (given.stride < width && given.rows > 1)
-            return failure{errc::size, name,
-                           "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
-                               std::to_string(width)};
-        return matrix_view<T>{given.data, given.rows, given.cols, given.stride};
+        return checked({given.data, given.rows, given.cols, given.stride});
     } else if constexpr (eigen_like<bare>) {
         static_assert(bool(bare::IsRowMajor),
                       "tiffin: a matrix given to a layer is column-major; tokens are rows here: use "
                       "Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>");
         static_assert(std::convertible_to<decltype(given.data()), T*>,
                       "tiffin: an Eigen matrix given to a layer is not of float, or is y and const");
-        const auto cols = static_cast<std::size_t>(given.cols());
-        if (cols != width) return wrong_width(cols);
         if (given.innerStride() != 1)
             return failure{errc::size, name,
                            "has an inner stride of " + std::to_string(given.innerStride()) +
                                "; the numbers of a row must be adjacent"};
-        return matrix_view<T>{given.data(), static_cast<std::size_t>(given.rows()), cols,
-                              static_cast<std::size_t>(given.outerStride())};
+        if (given.outerStride() < 0)
+            return failure{errc::size, name,
+                           "has a row stride of " + std::to_string(given.outerStride()) + ", below 0"};
+        return checked({given.data(), static_cast<std::size_t>(given.rows()),
+                        static_cast<std::size_t>(given.cols()),
+                        static_cast<std::size_t>(given.outerStride())});
     } else {
         static_assert(span_like<T, M>,
                       "tiffin: an argument of a layer's call is neither a contiguous range of float "
