@@ -5,6 +5,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/scalar.hpp>
 #include <tiffin/source/named.hpp>
 
 #include "support/doctest.hpp"
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace tiffin;
@@ -56,13 +58,8 @@ public:
             s.value += in(k).value * w;
             s.size += in(k).size * std::fabs(w);
         }
-        const auto names = tensors_.names();
-        if (std::find(names.begin(), names.end(), name + ".bias") != names.end()) {
-            const wide b = tensors_.get(name + ".bias", j);
-            s.value += b;
-            s.size += std::fabs(b);
-        }
-        return s;
+        const wide b = number_or_zero(name + ".bias", j);
+        return {s.value + b, s.size + std::fabs(b)};
     }
     // U[t]_j, a row of `width` numbers.
     [[nodiscard]] summed row(const std::string& name, std::size_t j, std::size_t width = f) const {
@@ -70,6 +67,10 @@ public:
         return {v, std::fabs(v)};
     }
     [[nodiscard]] wide number(const std::string& name, std::size_t i) const { return tensors_.get(name, i); }
+    [[nodiscard]] wide number_or_zero(const std::string& name, std::size_t i) const {
+        const auto names = tensors_.names();
+        return std::find(names.begin(), names.end(), name) == names.end() ? 0 : number(name, i);
+    }
 
 private:
     const tensor_set& tensors_;
@@ -168,6 +169,42 @@ TEST_CASE("reference: stem_hybrid") {
     check(stem_hybrid{}, 3, down([](const by_hand& at, std::size_t j) {
               return applied(silu_of, at.dense("gate_proj", j)) *
                      (at.dense("up_proj", j) + at.row("stem_embed", j));
+          }));
+}
+
+namespace {
+
+// Which argument is which: g - u / 2.
+struct difference {
+    static constexpr double flops() noexcept { return 2; }
+    template <class S>
+    S operator()(const S& g, const S& u) const {
+        return g - constant<S>(0.5) * u;
+    }
+};
+
+// U[t] s + shift, its tensors declared in another order than they are used in.
+struct scaled_embedding {
+    using shift = tiffin::vector<"shift", presence::optional>;
+    using rows = table<"weight">;
+    using scale = tiffin::vector<"scale">;
+    using tensors = tensor_list<shift, rows, scale>;
+    static constexpr std::string_view name = "scaled_embed";
+    auto operator()(const auto& at) const { return at[rows{}] * at[scale{}] + at[shift{}]; }
+};
+
+}  // namespace
+
+// What the backends share with their oracle, and so only this test can see: the order of parts and tensors.
+TEST_CASE("reference: a fusion and a source of one's own") {
+    using block = ffn<gate<sigmoid, sum<token_embedding, dense>>, sum<dense, scaled_embedding>, difference>;
+    check(block{}, 4, down([](const by_hand& at, std::size_t j) {
+              const wide scale = at.number("scaled_embed.scale", j);
+              const wide shift = at.number_or_zero("scaled_embed.shift", j);
+              const summed row = at.row("scaled_embed", j) * summed{scale, std::fabs(scale)} +
+                                 summed{shift, std::fabs(shift)};
+              return applied(sigmoid_of, at.row("stem_embed", j) + at.dense("gate_proj", j)) +
+                     (at.dense("up_proj", j) + row) * summed{-0.5, 0.5};
           }));
 }
 
