@@ -1,9 +1,5 @@
 // Layer files: the block that a file names is the block composed by hand, to the bit, and what a file
 // says wrongly is refused by name.
-#if defined(__GNUC__) && !defined(__clang__)
-#    pragma GCC diagnostic ignored "-Wrestrict"  // "'" + std::string: g++ 12 errs (GCC bug 105651)
-#endif
-
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/sigmoid.hpp>

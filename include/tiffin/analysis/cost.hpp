@@ -48,9 +48,11 @@ constexpr block_cost cost(const block_shape& shape, const Block& block = {}, boo
     block_cost total;
     for (const block_tensor& t : tensors_of<Block>()) {
         if (t.spec.needed == presence::optional && !with_optional) continue;
-        double elements = 1;
-        for (std::size_t i = 0; i < t.spec.rank; ++i) elements *= size(t.extents[i]);
-        const double row = t.spec.kind == tensor_kind::table ? elements / size(extent::vocab) : 0;
+        double elements = 1, row = t.spec.kind == tensor_kind::table ? 1 : 0;
+        for (std::size_t i = 0; i < t.spec.rank; ++i) {
+            elements *= size(t.extents[i]);
+            if (t.extents[i] != extent::vocab) row *= size(t.extents[i]);
+        }
         total.parameters += elements;
         total.parameters_per_token += t.spec.kind == tensor_kind::table ? row : elements;
         total.table_parameters += t.spec.kind == tensor_kind::table ? elements : 0;
