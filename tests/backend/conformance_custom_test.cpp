@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <string_view>
+#include <type_traits>
 
 using namespace tiffin;
 using tiffin_test::check_conformance;
@@ -83,8 +84,35 @@ struct one_number_norm {
     S operator()(const S& x, const S& scale, const S& weight) const { return x * scale + weight; }
 };
 
+// Written for a float: max(z, -1), and g u + u.
+struct float_activation {
+    static constexpr double flops() noexcept { return 1; }
+    float operator()(float z) const { return z < -1.0f ? -1.0f : z; }
+};
+struct float_fusion {
+    static constexpr double flops() noexcept { return 2; }
+    float operator()(float g, float u) const { return g * u + u; }
+};
+// The same for numbers that carry their error bound.
+struct bounded_activation : float_activation {
+    using float_activation::operator();
+    template <class S>
+        requires(!std::is_arithmetic_v<S> && !requires { typename S::value_type; })
+    S operator()(const S& z) const { return select(z < S(-1), S(-1), z); }
+};
+struct bounded_fusion : float_fusion {
+    using float_fusion::operator();
+    template <class S>
+        requires(!std::is_arithmetic_v<S> && !requires { typename S::value_type; })
+    S operator()(const S& g, const S& u) const { return g * u + u; }
+};
+
 }  // namespace
 
+TEST_CASE("conformance: an activation and a fusion written for a float") {
+    static_assert(activation_policy<float_activation> && fusion_policy<float_fusion>);
+    check(compose<ffn<gate<bounded_activation>, sum<dense, token_embedding>, bounded_fusion>>("for a float"));
+}
 TEST_CASE("conformance: a source with a table and a vector, an activation and a fusion of one's own") {
     ffn<gate<soft_square>, sum<scaled_embedding, dense>, mixed_product> block;
     block.hidden.gate.phi.slope = 0.75f;

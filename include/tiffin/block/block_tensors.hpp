@@ -41,6 +41,16 @@ constexpr bool names_are_distinct(const std::array<tensor_spec, N>&... groups) {
     return true;
 }
 
+// The weight of a norm, if it has one.
+template <norm_policy Norm>
+constexpr auto norm_specs() {
+    using weight = vector<"weight">;
+    std::array<tensor_spec, Norm::weighted ? 1 : 0> specs{};
+    if constexpr (Norm::weighted)
+        specs[0] = {"post_norm", weight::name, weight::kind, weight::needed, {axis::width, axis::width}, 1};
+    return specs;
+}
+
 template <block_policy B>
 using hidden_source = std::remove_cvref_t<decltype(B::hidden)>;
 template <block_policy B>
@@ -76,12 +86,7 @@ constexpr auto tensors_of() {
     };
     append(specs_of<hidden_source<B>>(B::hidden_role), extent::d_ff, extent::d_model);
     append(specs_of<output_source<B>>(B::output_role), extent::d_model, extent::d_ff);
-    if constexpr (output_norm<B>::weighted) {
-        using weight = vector<"weight">;
-        const std::array spec{tensor_spec{
-            "post_norm", weight::name, weight::kind, weight::needed, {axis::width, axis::width}, 1}};
-        append(spec, extent::d_model, extent::d_ff);
-    }
+    append(norm_specs<output_norm<B>>(), extent::d_model, extent::d_ff);
     return all;
 }
 

@@ -65,8 +65,9 @@ struct ffn {
     [[no_unique_address]] Output output;
 
     static_assert(names_are_distinct(specs_of<hidden_type>(hidden_role),
-                                     specs_of<decltype(Output::source)>(output_role)),
-                  "tiffin: ffn<...>: two sources of this block read a tensor of the same name; "
+                                     specs_of<decltype(Output::source)>(output_role),
+                                     norm_specs<decltype(Output::norm)>()),
+                  "tiffin: ffn<...>: two parts of this block read a tensor of the same name; "
                   "wrap one of them in named<Source, \"another_name\">");
 };
 

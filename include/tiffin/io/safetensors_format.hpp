@@ -49,7 +49,10 @@ inline std::string printable(std::string_view text, std::size_t limit = 96) {
 }
 
 inline std::string in_quotes(std::string_view name) {
-    return "'" + printable(name) + "'";
+    std::string out = "'";  // appended to: g++ 12 warns without cause of the temporaries of a + b
+    out += printable(name);
+    out += '\'';
+    return out;
 }
 
 inline failure file_failure(errc code, std::string_view label, std::string what) {

@@ -3,6 +3,7 @@
 #include <tiffin/source/tree.hpp>
 
 #include <array>
+#include <concepts>
 #include <string_view>
 #include <tuple>
 
@@ -23,8 +24,9 @@ struct fused {
     [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
 
     template <class Value>
-    TIFFIN_HD Value operator()(const Value& g, const Value& u) const {
-        return fusion(g, u);
+    requires std::invocable<const Fusion&, const Value&, const Value&> TIFFIN_HD Value
+    operator()(const Value& g, const Value& u) const {
+        return static_cast<Value>(fusion(g, u));
     }
 };
 

@@ -3,6 +3,7 @@
 #include <tiffin/concepts.hpp>
 #include <tiffin/source/dense.hpp>
 
+#include <concepts>
 #include <tuple>
 
 TIFFIN_BEGIN
@@ -27,8 +28,9 @@ struct gate {
     [[nodiscard]] constexpr double flops() const noexcept { return phi.flops(); }
 
     template <class Value>
-    TIFFIN_HD Value operator()(const Value& z) const {
-        return phi(z);
+    requires std::invocable<const Activation&, const Value&> TIFFIN_HD Value
+    operator()(const Value& z) const {
+        return static_cast<Value>(phi(z));
     }
 };
 

@@ -18,6 +18,7 @@
 #include <tiffin/source/tensor_kinds.hpp>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <string_view>
 #include <tuple>
@@ -134,7 +135,8 @@ struct leaf_place {
 };
 
 // The value of source s at a place. Place is the backend's: `place.value<slot, Tensor>()` yields
-// the value that tensor `slot` of the tree has there.
+// the value that tensor `slot` of the tree has there, and `place.by_number(formula, values...)` calls
+// a formula that takes plain numbers only, where the place's values are something else.
 template <std::size_t First = 0, source_policy S, class Place>
 TIFFIN_HD auto evaluate(const S& s, const Place& place) {
     if constexpr (composite_source<S>) {
@@ -145,7 +147,13 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
                 return offsets;
             }();
             const auto& parts = s.parts();
-            return s(evaluate<first[I]>(std::get<I>(parts), place)...);
+            const auto join = [&](const auto&... values) {
+                if constexpr (std::invocable<const S&, decltype(values)...>)
+                    return s(values...);
+                else
+                    return place.by_number(s, values...);
+            };
+            return join(evaluate<first[I]>(std::get<I>(parts), place)...);
         }
         (part_indices<S>{});
     } else {

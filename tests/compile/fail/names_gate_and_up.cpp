@@ -1,4 +1,4 @@
-// expect: tiffin: ffn<...>: two sources of this block read a tensor of the same name; wrap one of them in
+// expect: tiffin: ffn<...>: two parts of this block read a tensor of the same name; wrap one of them in
 // named
 #include <tiffin/layers.hpp>
 #include <tiffin/source/named.hpp>

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -54,6 +55,11 @@ struct register_place {
             const float* const v = vectors[ordinal];
             return v ? lanes<Arch>::load_aligned(v + feature) : lanes<Arch>(0.0f);
         }
+    }
+    template <class Formula>
+    [[nodiscard]] lanes<Arch> by_number(const Formula& formula,
+                                        const std::same_as<lanes<Arch>> auto&... values) const {
+        return apply<Arch>(formula, values...);
     }
 };
 
