@@ -24,8 +24,8 @@ struct fused {
     [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
 
     template <class Value>
-    requires std::invocable<const Fusion&, const Value&, const Value&> TIFFIN_HD Value
-    operator()(const Value& g, const Value& u) const {
+    TIFFIN_HD Value operator()(const Value& g, const Value& u)
+        const requires std::invocable<const Fusion&, const Value&, const Value&> {
         return static_cast<Value>(fusion(g, u));
     }
 };

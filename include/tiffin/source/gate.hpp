@@ -28,8 +28,8 @@ struct gate {
     [[nodiscard]] constexpr double flops() const noexcept { return phi.flops(); }
 
     template <class Value>
-    requires std::invocable<const Activation&, const Value&> TIFFIN_HD Value
-    operator()(const Value& z) const {
+    TIFFIN_HD Value
+    operator()(const Value& z) const requires std::invocable<const Activation&, const Value&> {
         return static_cast<Value>(phi(z));
     }
 };

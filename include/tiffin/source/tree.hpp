@@ -134,6 +134,18 @@ struct leaf_place {
     }
 };
 
+namespace detail {
+
+template <class S, class Place, class... Values>
+TIFFIN_HD auto join(const S& s, const Place& place, const Values&... values) {
+    if constexpr (std::invocable<const S&, const Values&...>)
+        return s(values...);
+    else
+        return place.by_number(s, values...);
+}
+
+}  // namespace detail
+
 // The value of source s at a place. Place is the backend's: `place.value<slot, Tensor>()` yields
 // the value that tensor `slot` of the tree has there, and `place.by_number(formula, values...)` calls
 // a formula that takes plain numbers only, where the place's values are something else.
@@ -147,13 +159,7 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
                 return offsets;
             }();
             const auto& parts = s.parts();
-            const auto join = [&](const auto&... values) {
-                if constexpr (std::invocable<const S&, decltype(values)...>)
-                    return s(values...);
-                else
-                    return place.by_number(s, values...);
-            };
-            return join(evaluate<first[I]>(std::get<I>(parts), place)...);
+            return detail::join(s, place, evaluate<first[I]>(std::get<I>(parts), place)...);
         }
         (part_indices<S>{});
     } else {
