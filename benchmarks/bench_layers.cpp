@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -23,6 +24,7 @@
 #include <list>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,21 +66,19 @@ page_floats random_numbers(std::size_t count, std::uint32_t seed) {
 
 struct given_layer {
     std::vector<page_floats> memory;
+    std::vector<bool> tables;
     tiffin::weights tensors;
 };
 
 template <class Block>
-given_layer make_weights(const shape& s, std::uint32_t seed) {
+given_layer make_weights(const Block& block, const tiffin::block_shape& sizes, std::uint32_t seed) {
     given_layer given;
-    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>()) {
-        if (t.spec.needed == tiffin::presence::optional) continue;
-        tiffin::shape sizes;
-        for (std::size_t i = 0; i < t.spec.rank; ++i)
-            sizes.push_back(t.extents[i] == tiffin::extent::d_model ? s.d_model
-                            : t.extents[i] == tiffin::extent::d_ff  ? s.d_ff
-                                                                    : vocab);
-        given.memory.push_back(random_numbers(sizes.elements(), seed++));
-        given.tensors.add(tiffin::full_name(t.spec), given.memory.back().data(), sizes);
+    for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
+        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        const tiffin::tensor_kind kind = t.tensor.spec.kind;
+        given.memory.push_back(random_numbers(t.shape.elements(), seed++));
+        given.tables.push_back(kind == tiffin::tensor_kind::table || kind == tiffin::tensor_kind::pool);
+        given.tensors.add(name, given.memory.back().data(), t.shape);
     }
     return given;
 }
@@ -96,35 +96,34 @@ std::size_t layers_for(double dense_bytes) {
     return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 64);
 }
 
-template <class Block, class Backend>
-subject make_subject(const shape& s) {
+template <class Backend, class Block>
+subject make_subject(const Block& block, const tiffin::block_shape& sizes) {
     struct state {
         std::vector<given_layer> given;
         std::vector<tiffin::layer<Block, Backend>> layers;
         tiffin::workspace workspace;
     };
-    const tiffin::block_cost cost = tiffin::cost<Block>({s.d_model, s.d_ff, vocab});
+    const tiffin::block_cost cost = tiffin::cost(sizes, block);
     const auto held = std::make_shared<state>();
     subject made;
     made.layers = layers_for(4 * (cost.parameters - cost.table_parameters));
     for (std::size_t i = 0; i < made.layers; ++i) {
-        given_layer given = make_weights<Block>(s, static_cast<std::uint32_t>(100 * i));
-        held->layers.push_back(tiffin::prepare<Block>(given.tensors, Backend{}, {.tokens = 0}));
+        given_layer given = make_weights(block, sizes, static_cast<std::uint32_t>(100 * i));
+        held->layers.push_back(tiffin::prepare(block, given.tensors, Backend{}, {.tokens = 0}));
         // simd has packed the dense weights; keep only what is still read.
         if constexpr (!std::same_as<Backend, tiffin::eigen>)
             for (std::size_t n = 0; n < given.memory.size(); ++n)
-                if (given.tensors.entries()[n].name.find("stem_embed") == std::string::npos)
-                    given.memory[n] = page_floats();
+                if (!given.tables[n]) given.memory[n] = page_floats();
         held->given.push_back(std::move(given));
     }
     held->workspace = held->layers[0].make_workspace(most_tokens, static_cast<std::size_t>(threads));
     made.bytes = 8 * cost.parameters * static_cast<double>(made.layers);
     made.warm_up = [](std::size_t) {};
-    made.run = [held, s](std::size_t i, const float* x, const std::int32_t* ids, std::size_t tokens,
-                         float* y) {
-        const tiffin::matrix_view<float> out(y, tokens, s.d_model);
-        std::as_const(held->layers[i])(tiffin::matrix_view<const float>(x, tokens, s.d_model),
-                                       std::span(ids, tokens), out, held->workspace, tiffin::openmp{threads});
+    made.run = [held, d = sizes.d_model](std::size_t i, const float* x, const std::int32_t* ids,
+                                         std::size_t tokens, float* y) {
+        const tiffin::matrix_view<float> out(y, tokens, d);
+        std::as_const(held->layers[i])(tiffin::matrix_view<const float>(x, tokens, d), std::span(ids, tokens),
+                                       out, held->workspace, tiffin::openmp{threads});
     };
     return made;
 }
@@ -225,17 +224,68 @@ void add(const std::string& family, const shape& s, const std::function<subject(
             ->Unit(benchmark::kMillisecond);
 }
 
+// Bytes that a call of `tokens` tokens with different ids has to read: dense weights once, a row a token,
+// and of experts those that some token is led to, each token by chance and for itself.
 template <class Block>
-void add_layer(const std::string& name, const shape& s) {
-    const auto work = [s](std::size_t tokens) {
-        const tiffin::block_cost c = tiffin::cost<Block>({s.d_model, s.d_ff, vocab});
+double bytes_of_call(const Block& block, const tiffin::block_shape& sizes, double tokens) {
+    double numbers = 0;
+    for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
+        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        const auto elements = static_cast<double>(t.shape.elements());
+        double experts = 1, share = t.share, rows = 0;
+        for (std::size_t i = 0; i < t.shape.rank(); ++i) {
+            if (t.tensor.spec.axes[i] == tiffin::axis::experts) experts = static_cast<double>(t.shape[i]);
+            if (t.tensor.spec.axes[i] == tiffin::axis::vocab) rows = static_cast<double>(t.shape[i]);
+        }
+        const double chosen = static_cast<double>(t.choices);
+        if (rows > 0)
+            numbers += elements / rows / experts * chosen * share * tokens;
+        else if (t.tensor.spec.kind == tiffin::tensor_kind::logits)
+            numbers += elements;
+        else
+            numbers += elements * (1 - std::pow(1 - share * std::min(1.0, chosen / experts), tokens));
+    }
+    return 4 * numbers;
+}
+
+template <class Block>
+void add_layer(const std::string& name, const shape& s, const Block& block = {},
+               tiffin::block_shape sizes = {}) {
+    sizes.d_model = s.d_model;
+    sizes.d_ff = s.d_ff;
+    sizes.vocab = vocab;
+    const auto work = [=](std::size_t tokens) {
         const auto t = static_cast<double>(tokens);
-        return work_per_call{t * c.matrix_flops_per_token, 4 * c.sequence_parameters(t)};
+        return work_per_call{t * tiffin::cost(sizes, block).matrix_flops_per_token,
+                             bytes_of_call(block, sizes, t)};
     };
     add(
-        "layer/" + name + "/simd/f32", s, [s] { return make_subject<Block, tiffin::simd<>>(s); }, work);
+        "layer/" + name + "/simd/f32", s, [=] { return make_subject<tiffin::simd<>>(block, sizes); }, work);
     add(
-        "layer/" + name + "/eigen/f32", s, [s] { return make_subject<Block, tiffin::eigen>(s); }, work);
+        "layer/" + name + "/eigen/f32", s, [=] { return make_subject<tiffin::eigen>(block, sizes); }, work);
+}
+
+// The layers of one shape; an empty set of names stands for all of them.
+void add_layers(const shape& s, const std::set<std::string_view>& names) {
+    const auto wanted = [&](std::string_view name) { return names.empty() || names.contains(name); };
+    if (wanted("mlp")) add_layer<tiffin::mlp>("mlp", s);
+    if (wanted("swiglu")) add_layer<tiffin::swiglu>("swiglu", s);
+    if (wanted("stem")) add_layer<tiffin::stem>("stem", s);
+    if (wanted("stem_gate")) add_layer<tiffin::stem_gate>("stem_gate", s);
+    if (wanted("stem_hybrid")) add_layer<tiffin::stem_hybrid>("stem_hybrid", s);
+    if (wanted("structmoe")) add_layer<tiffin::structmoe>("structmoe", s, {}, {.experts = 16, .rank = 16});
+    if (wanted("retoken")) add_layer<tiffin::retoken_folded<tiffin::swiglu>>("retoken", s);
+    if (wanted("mort")) add_layer<tiffin::mort<tiffin::swiglu>>("mort", s, {}, {.experts = 4});
+    if (wanted("moe")) add_layer<tiffin::moe<tiffin::swiglu>>("moe", s, {{2}, {}, {}}, {.experts = 16});
+    if (wanted("meki")) add_layer<tiffin::meki>("meki", {s.d_model, 256});
+    if (wanted("ple")) add_layer<tiffin::ple>("ple", {s.d_model, 256});
+    if (wanted("swiglu_meki")) {
+        static std::list<std::array<tiffin::block_shape, 2>> branches;
+        branches.push_back({{{.d_model = s.d_model, .d_ff = s.d_ff, .vocab = vocab},
+                             {.d_model = s.d_model, .d_ff = 256, .vocab = vocab}}});
+        add_layer<tiffin::parallel<tiffin::swiglu, tiffin::meki>>("swiglu_meki", s, {},
+                                                                  {.parts = branches.back().data()});
+    }
 }
 
 void add_peers(const shape& s) {
@@ -261,7 +311,7 @@ void add_peers(const shape& s) {
     std::fprintf(stderr,
                  "bench_layers: cannot understand %.*s\n"
                  "  --threads=N          OpenMP threads (default: all)\n"
-                 "  --shapes=DxF[,DxF]   d_model x d_ff (default: 2048x8192)\n"
+                 "  --shapes=DxF[,DxF]   d_model x d_ff (default: those of the published figures)\n"
                  "  --benchmark_...      Google Benchmark's own flags, such as --benchmark_filter=stem\n",
                  static_cast<int>(flag.size()), flag.data());
     std::exit(1);
@@ -286,7 +336,7 @@ std::vector<shape> parse_shapes(std::string_view text, std::string_view flag) {
 
 int main(int argc, char** argv) {
     threads = omp_get_max_threads();
-    std::vector<shape> shapes{{2048, 8192}};
+    std::vector<shape> shapes;
     benchmark::Initialize(&argc, argv);
     for (int i = 1; i < argc; ++i) {
         const std::string_view flag = argv[i];
@@ -300,12 +350,16 @@ int main(int argc, char** argv) {
         }
     }
     for (const shape& s : shapes) {
-        add_layer<tiffin::mlp>("mlp", s);
-        add_layer<tiffin::swiglu>("swiglu", s);
-        add_layer<tiffin::stem>("stem", s);
-        add_layer<tiffin::stem_gate>("stem_gate", s);
-        add_layer<tiffin::stem_hybrid>("stem_hybrid", s);
+        add_layers(s, {});
         add_peers(s);
+    }
+    if (shapes.empty()) {  // what the published overheads are about
+        add_layers({2048, 8192}, {"mlp", "swiglu", "stem", "stem_gate", "stem_hybrid", "retoken", "mort"});
+        add_peers({2048, 8192});
+        add_layers({2048, 7168}, {"mlp"});
+        add_layers({2048, 6618}, {"structmoe"});
+        add_layers({2048, 6144}, {"swiglu", "swiglu_meki", "meki", "ple"});
+        add_layers({1024, 2048}, {"swiglu", "moe"});
     }
     benchmark::AddCustomContext("threads", std::to_string(threads));
     benchmark::AddCustomContext("peak_gflops", std::to_string(limits().flops_per_second / 1e9));

@@ -30,32 +30,70 @@ int fail(const std::string& line) {
     return 1;
 }
 
+// A matrix of INPUT; copied, since a file's bytes need not be aligned.
+struct rows_of_file {
+    std::vector<float> numbers;
+    std::size_t rows = 0, cols = 0;
+
+    [[nodiscard]] tiffin::matrix_view<const float> from(std::size_t first, std::size_t count) const {
+        return {numbers.data() + first * cols, count, cols};
+    }
+};
+
 struct inputs {
-    tiffin::matrix_view<const float> x;
-    std::vector<float> x_copy;  // where the file's bytes are not aligned
+    rows_of_file x, residual, per_layer_input;
     std::vector<std::int32_t> token_ids;
 };
+
+// Reads matrix `name` of `width` columns, and of `rows` rows where they are known (not 0).
+tiffin::result<rows_of_file> read_rows(const tiffin::io::safetensors_file& file, const std::string& name,
+                                       std::size_t width, const std::string& width_name,
+                                       const rows_of_file* x) {
+    using tiffin::errc;
+    using tiffin::failure;
+    const tiffin::tensor_view* const given = file.tensors().find(name);
+    if (given == nullptr)
+        return failure{errc::missing_tensor, name, "missing; F32 of shape (T, " + width_name + ")"};
+    if (given->type != tiffin::dtype::f32)
+        return failure{errc::dtype, name,
+                       "has dtype " + std::string(name_of(given->type)) + "; it must be F32"};
+    if (given->shape.rank() != 2 || given->shape[1] != width)
+        return failure{errc::shape, name,
+                       "has shape " + to_string(given->shape) + "; it must be (T, " + width_name + ") with " +
+                           width_name + " = " + std::to_string(width)};
+    if (x != nullptr && given->shape[0] != x->rows)
+        return failure{
+            errc::shape, name,
+            "has shape " + to_string(given->shape) + "; x has " + std::to_string(x->rows) + " tokens"};
+    rows_of_file made{std::vector<float>(given->shape.elements()), given->shape[0], width};
+    for (std::size_t i = 0; i < made.numbers.size(); ++i)
+        made.numbers[i] = load_as_f32(given->data, given->type, i);
+    return made;
+}
 
 tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, const tiffin::any_layer& layer) {
     using tiffin::errc;
     using tiffin::failure;
+    const tiffin::call_needs& needs = layer.needs();
     for (const auto& [name, tensor] : file.tensors().entries())
-        if (name != "x" && name != "token_ids")
-            return failure{errc::unused_tensor, name, "not read by this block; INPUT holds x and token_ids"};
+        if (name != "x" && name != "token_ids" && !(name == "residual" && needs.residual) &&
+            !(name == "per_layer_input" && needs.given_width > 0))
+            return failure{errc::unused_tensor, name, "not read by this block"};
     inputs in;
-    const tiffin::tensor_view* const x = file.tensors().find("x");
-    if (x == nullptr) return failure{errc::missing_tensor, "x", "missing; F32 of shape (T, d_model)"};
-    if (x->type != tiffin::dtype::f32)
-        return failure{errc::dtype, "x", "has dtype " + std::string(name_of(x->type)) + "; it must be F32"};
-    if (x->shape.rank() != 2 || x->shape[1] != layer.d_model())
-        return failure{errc::shape, "x",
-                       "has shape " + to_string(x->shape) +
-                           "; it must be (T, d_model) with d_model = " + std::to_string(layer.d_model())};
-    const std::size_t tokens = x->shape[0];
-    in.x_copy.resize(x->shape.elements());
-    for (std::size_t i = 0; i < in.x_copy.size(); ++i) in.x_copy[i] = load_as_f32(x->data, x->type, i);
-    in.x = {in.x_copy.data(), tokens, layer.d_model()};
-
+    auto x = read_rows(file, "x", layer.d_model(), "d_model", nullptr);
+    if (!x) return x.failure();
+    in.x = *std::move(x);
+    const std::size_t tokens = in.x.rows;
+    if (needs.residual) {
+        auto rows = read_rows(file, "residual", layer.d_model(), "d_model", &in.x);
+        if (!rows) return rows.failure();
+        in.residual = *std::move(rows);
+    }
+    if (needs.given_width > 0) {
+        auto rows = read_rows(file, "per_layer_input", needs.given_width, "d_ple", &in.x);
+        if (!rows) return rows.failure();
+        in.per_layer_input = *std::move(rows);
+    }
     const tiffin::tensor_view* const ids = file.tensors().find("token_ids");
     if (ids == nullptr) {
         if (layer.reads_token_ids() && tokens > 0)
@@ -101,20 +139,23 @@ int run(const arguments& args) {
     const auto in = read_inputs(*file, *layer);
     if (!in) return fail(file->label() + ": " + in.failure().message());
 
-    const std::size_t tokens = in->x.rows, d_model = layer->d_model();
+    const std::size_t tokens = in->x.rows, d_model = layer->d_model(), choices = layer->choices();
     const std::size_t batch =
         args.batch > 0 ? static_cast<std::size_t>(args.batch) : std::max<std::size_t>(tokens, 1);
     const tiffin::openmp execute{args.threads};
     tiffin::workspace workspace =
         layer->make_workspace(std::min<std::size_t>(batch, 512), execute.concurrency());
     std::vector<float> y(tokens * d_model);
+    std::vector<tiffin::choice<float>> routes(tokens * choices);
     const tiffin::matrix_view<float> out(y.data(), tokens, d_model);
     for (std::size_t first = 0; first < tokens; first += batch) {
         const std::size_t count = std::min(batch, tokens - first);
-        const std::span<const std::int32_t> ids = in->token_ids.empty()
-                                                      ? std::span<const std::int32_t>{}
-                                                      : std::span(in->token_ids).subspan(first, count);
-        if (const tiffin::status s = layer->try_call(in->x.rows_from(first, count), ids,
+        tiffin::token_inputs given;
+        if (!in->token_ids.empty()) given.token_ids = std::span(in->token_ids).subspan(first, count);
+        if (layer->needs().residual) given.residual = in->residual.from(first, count);
+        if (layer->needs().given_width > 0) given.per_layer_input = in->per_layer_input.from(first, count);
+        if (choices > 0) given.routes = routes.data() + first * choices;
+        if (const tiffin::status s = layer->try_call(in->x.from(first, count), given,
                                                      out.rows_from(first, count), workspace, execute);
             !s)
             return fail(file->label() + ": " + s.failure().message() +
@@ -122,6 +163,16 @@ int run(const arguments& args) {
     }
     tiffin::io::safetensors_writer writer;
     writer.add("y", {y.data(), tiffin::dtype::f32, {tokens, d_model}});
+    std::vector<std::int64_t> route;
+    std::vector<float> route_weight;
+    for (const tiffin::choice<float>& c : routes) {
+        route.push_back(c.expert);
+        route_weight.push_back(c.weight);
+    }
+    if (choices > 0) {
+        writer.add("route", {route.data(), tiffin::dtype::i64, {tokens, choices}});
+        writer.add("route_weight", {route_weight.data(), tiffin::dtype::f32, {tokens, choices}});
+    }
     if (const tiffin::status s = writer.write(args.output); !s) return fail(s.failure().message());
     return 0;
 }
@@ -132,11 +183,12 @@ int main(int argc, char** argv) {
     arguments args;
     CLI::App app(
         "Runs the block of a layer file (safetensors, see the README) on x and token_ids of INPUT and\n"
-        "writes y to OUTPUT.");
+        "writes y to OUTPUT, with route and route_weight where the block routes.");
     app.add_option("LAYER", args.layer, "Layer file: tensors, and in __metadata__ the block and its options")
         ->required();
     app.add_option("INPUT", args.input,
-                   "Safetensors file with x F32 (T, d_model) and token_ids I64 or I32 (T)")
+                   "Safetensors file with x F32 (T, d_model) and token_ids I64 or I32 (T), and residual F32\n"
+                   "(T, d_model) or per_layer_input F32 (T, d_ple) where the block reads them")
         ->required();
     app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)")->required();
     app.add_option("--backend", args.backend, "reference (double), eigen or simd")

@@ -89,32 +89,23 @@ void fill(std::vector<float>& to, std::uint64_t seed, float deviation) {
 // weights, and table rows as large as the up-projection whose place they take.
 struct initialised {
     std::vector<std::vector<float>> memory;
+    std::vector<bool> tables;  // read where they lie while the layer runs
     tiffin::weights tensors;
 };
-
-template <class Block>
-bool is_table(const std::string& name) {
-    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>())
-        if (tiffin::full_name(t.spec) == name) return t.spec.kind == tiffin::tensor_kind::table;
-    return false;
-}
 
 template <class Block>
 initialised initialise(const job& j) {
     initialised made;
     std::uint64_t seed = 1;
-    for (const tiffin::block_tensor& t : tiffin::tensors_of<Block>()) {
-        if (t.spec.needed == tiffin::presence::optional) continue;
-        tiffin::shape sizes;
-        for (std::size_t i = 0; i < t.spec.rank; ++i)
-            sizes.push_back(t.extents[i] == tiffin::extent::d_model ? j.sizes.d_model
-                            : t.extents[i] == tiffin::extent::d_ff  ? j.sizes.d_ff
-                                                                    : j.vocab);
-        const bool table = t.spec.kind == tiffin::tensor_kind::table;
-        const float variance = table ? 0.4f : 0.4f / static_cast<float>(sizes[1]);
-        made.memory.emplace_back(sizes.elements());
+    for (const auto& [name, t] : tiffin::tensors_needed(
+             Block{}, {.d_model = j.sizes.d_model, .d_ff = j.sizes.d_ff, .vocab = j.vocab})) {
+        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        const bool table = t.tensor.spec.kind == tiffin::tensor_kind::table;
+        const float variance = table ? 0.4f : 0.4f / static_cast<float>(t.shape[1]);
+        made.memory.emplace_back(t.shape.elements());
+        made.tables.push_back(table);
         fill(made.memory.back(), seed++, std::sqrt(variance));
-        made.tensors.add(tiffin::full_name(t.spec), made.memory.back().data(), sizes);
+        made.tensors.add(name, made.memory.back().data(), t.shape);
     }
     return made;
 }
@@ -150,7 +141,8 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         std::size_t calls = 0;
     };
     const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
-    contender made{{name, composition, tiffin::cost<Block>({d, j.sizes.d_ff, j.vocab})}, {}};
+    contender made{
+        {name, composition, tiffin::cost<Block>({.d_model = d, .d_ff = j.sizes.d_ff, .vocab = j.vocab})}, {}};
     row& r = made.result;
     progress(0.0, "initialising");
     const auto held = std::make_shared<state>();
@@ -187,8 +179,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
 
     // What runs from here on are the packed copies and the tables.
     for (std::size_t i = 0; i < held->given.memory.size(); ++i)
-        if (!is_table<Block>(held->given.tensors.entries()[i].name))
-            std::vector<float>().swap(held->given.memory[i]);
+        if (!held->given.tables[i]) std::vector<float>().swap(held->given.memory[i]);
     return made;
 }
 

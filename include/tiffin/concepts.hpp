@@ -4,6 +4,7 @@
 //
 //   role        what it is                                        rooms
 //   activation  z -> phi(z)                                       activation/
+//   router      token -> experts and their weights                router/
 //   source      (x, token ids) -> one value a token and feature   source/
 //   fusion      (g, u) -> h                                       fusion/
 //   norm        a row -> a row                                    norm/
@@ -22,6 +23,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -67,7 +69,7 @@ concept leaf_source = std::copyable<S> && requires(const S& s, const archetype_p
     { s(at) } -> std::convertible_to<double>;
 };
 
-// A source made of sources: its parts and a formula over their values.
+// A source made of sources: its parts and a formula over their values; it may have tensors of its own.
 template <class S>
 concept composite_source = std::copyable<S> && requires(const S& s) {
     std::tuple_size<std::remove_cvref_t<decltype(s.parts())>>::value;
@@ -77,6 +79,39 @@ concept composite_source = std::copyable<S> && requires(const S& s) {
 template <class S>
 concept source_policy = leaf_source<S> || composite_source<S>;
 
+// A source whose parts are computed one after the other for a whole row, each reading the last.
+template <class S>
+concept chained_source = composite_source<S> && requires {
+    { S::scope } -> std::convertible_to<std::string_view>;
+};
+
+// A node that normalises the row of its one part: its tensors begin with row_scale.
+template <class S>
+concept row_normed_source = composite_source<S> && requires(const S& s) {
+    requires norm_policy<std::remove_cvref_t<decltype(s.norm)>>;
+};
+
+// Picks experts for a token and gives each a weight: from logits (learned_router) or from a map.
+template <class R>
+concept router_policy = std::copyable<R> && requires {
+    R::tensors::size;
+};
+
+// A router whose choice is computed: `score` makes of the logits what the choice sees, `weigh` of the
+// chosen scores their weights; both in place.
+template <class R>
+concept learned_router = router_policy<R> && requires(const R& r, double* values, std::size_t n) {
+    { r.top_k } -> std::convertible_to<std::size_t>;
+    r.score(values, n);
+    r.weigh(values, n);
+};
+
+// A leaf that reads experts chosen for the token.
+template <class S>
+concept routed_source = leaf_source<S> && requires(const S& s) {
+    requires router_policy<std::remove_cvref_t<decltype(s.router)>>;
+};
+
 // What turns the hidden values into the block's result.
 template <class O>
 concept output_policy = std::copyable<O> && requires(const O& o) {
@@ -84,14 +119,24 @@ concept output_policy = std::copyable<O> && requires(const O& o) {
     requires norm_policy<std::remove_cvref_t<decltype(o.norm)>>;
 };
 
-// What a backend can prepare: `hidden` maps x (T, d_model) to (T, d_ff), `output` maps that back.
+// A block of two sources: `hidden` maps x (T, d_model) to (T, d_ff), `output` maps that back.
 template <class B>
-concept block_policy = std::copyable<B> && requires(const B& b) {
+concept ffn_block = std::copyable<B> && requires(const B& b) {
     requires source_policy<std::remove_cvref_t<decltype(b.hidden)>>;
     requires output_policy<std::remove_cvref_t<decltype(b.output)>>;
     B::hidden_role;
     B::output_role;
 };
+
+// A block made of blocks: modulated, mixture, parallel, on_residual.
+template <class B>
+concept combined_block = std::copyable<B> && requires(const B& b) {
+    std::tuple_size<std::remove_cvref_t<decltype(b.blocks())>>::value;
+};
+
+// What a backend can prepare.
+template <class B>
+concept block_policy = ffn_block<B> || combined_block<B>;
 
 // How numbers are stored: `value` is what a kernel computes with, `storage` what memory holds.
 template <class F>

@@ -2,10 +2,28 @@
 #pragma once
 
 #include <tiffin/activation/gelu.hpp>
+#include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/relu.hpp>
+#include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/activation/silu.hpp>
+#include <tiffin/block/delayed.hpp>
 #include <tiffin/block/ffn.hpp>
+#include <tiffin/block/mixture.hpp>
+#include <tiffin/block/modulated.hpp>
+#include <tiffin/block/on_residual.hpp>
+#include <tiffin/block/parallel.hpp>
+#include <tiffin/block/source_block.hpp>
+#include <tiffin/fusion/add.hpp>
+#include <tiffin/modulator/modulator_pool.hpp>
+#include <tiffin/modulator/token_modulator.hpp>
+#include <tiffin/norm/rms.hpp>
+#include <tiffin/router/hash.hpp>
+#include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
+#include <tiffin/source/memory.hpp>
+#include <tiffin/source/named.hpp>
+#include <tiffin/source/per_layer_input.hpp>
+#include <tiffin/source/routed_low_rank.hpp>
 #include <tiffin/source/sum.hpp>
 #include <tiffin/source/token_embedding.hpp>
 
@@ -19,6 +37,22 @@ using reglu       = ffn<gate<relu>, dense>;                                 // S
 using stem        = ffn<gate<silu>, token_embedding>;                       // SPEC 2.2, Eq. 4
 using stem_gate   = ffn<gate<silu, token_embedding>, dense>;                // SPEC 2.2, Table 3
 using stem_hybrid = ffn<gate<silu>, sum<dense, token_embedding>>;           // SPEC 2.2, Eq. 5
-                                                                   // clang-format on
+
+using structmoe       = ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>;                      // SPEC 2.4, Eq. 5-6
+using structmoe_gated = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, multiply>;     // App. B.2
+using structmoe_post  = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, add>;          // post-activation
+
+using memory_output = project<memory_norm, named<dense, "out_proj">>;
+using meki          = ffn<gate<sigmoid>, memory_injection, add, memory_output>;                    // SPEC 2.5, folded
+using meki_training = ffn<gate<sigmoid>, trained_memory<>, add, memory_output>;                    // SPEC 2.5
+using ple           = ffn<gate<gelu_tanh>, memory_injection, multiply, memory_output>;             // SPEC 2.5, folded
+using ple_given     = ffn<gate<gelu_tanh>, per_layer_input, multiply, memory_output>;              // the caller's p
+
+template <class Block> using retoken        = modulated<Block, token_modulator<>, multiply>;       // SPEC 2.6, Eq. 1-2
+template <class Block> using retoken_folded = modulated<Block, folded_modulator, multiply>;        // Eq. 8
+template <class Block> using mort           = modulated<Block, modulator_pool<>, add>;             // Eq. 3-6
+template <class Block> using moe            = mixture<softmax_topk, Block>;                        // SPEC 2.3
+template <class Block> using hash_moe       = mixture<hash, Block>;                                // SPEC 2.3
+// clang-format on
 
 TIFFIN_END

@@ -21,7 +21,7 @@ struct prepare_options {
 
 // Prepares a block with given weights for a backend.
 //
-// Shapes: the tensors of tensors_of<Block>() by name; their sizes must agree.
+// Shapes: the tensors of tensors_needed(block, sizes) by name; their sizes must agree.
 // Lifetime: the given memory must outlive the layer, which may read it in place. `simd` reads only
 //   f32 tables in place: dense weights may be freed once it has packed them.
 // Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, naming the tensor.
@@ -33,8 +33,7 @@ struct prepare_options {
 template <class Block, class Backend>
 result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend&,
                                           const prepare_options& options = {}) {
-    static constexpr auto wanted = tensors_of<Block>();
-    auto bound = bind_tensors(wanted, given);
+    auto bound = bind_weights(block, given);
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
     if (workers == 0) workers = std::thread::hardware_concurrency();

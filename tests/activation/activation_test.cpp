@@ -152,7 +152,8 @@ TEST_CASE_TEMPLATE("an activation chosen at run time is the same to the bit", Ca
     std::vector<float> values = grid();
     for (const float v : special_values()) values.push_back(v);
     std::size_t different = 0;
-    const auto bits = [](float v) { return std::bit_cast<std::uint32_t>(v); };
+    // IEEE leaves the sign of a computed NaN open, and so do compilers.
+    const auto bits = [](float v) { return std::isnan(v) ? 0x7FC00000u : std::bit_cast<std::uint32_t>(v); };
     for (const float z : values) different += bits(any(z)) == bits(Case::phi(z)) ? 0u : 1u;
     in_registers(any, values, [&](float z, float out, std::size_t lane) {
         const reg alone = Case::phi(reg(z));  // every lane of a register computes the same

@@ -158,14 +158,13 @@ struct counted {
 template <class Block>
 void check_operations(double dense_outputs, double row_operations) {
     constexpr std::size_t n = 10, m = 14;
-    const tiffin_test::tensor_set tensors(tensors_of<Block>(), {{n, m, 3}, {}, {}, ~0u, 3});
-    static constexpr auto wanted = tensors_of<Block>();
+    const tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(Block{}), {{n, m, 3}, {}, {}, ~0u, 3});
     const typename reference<counted>::template engine<Block> engine(
-        Block{}, bind_tensors(wanted, tensors.given()).or_throw());
+        Block{}, bind_weights(Block{}, tensors.given()).or_throw());
     const std::vector<counted> x(n, counted(0.5));
-    std::vector<counted> y(n), hidden(m);
+    std::vector<counted> y(n), scratch(engine.scratch());
     counted::products = counted::others = 0;
-    engine.evaluate_token(x.data(), 1, y.data(), hidden.data());
+    engine.evaluate_token({1}, x.data(), y.data(), scratch.data());
     const block_cost c = cost<Block>({.d_model = n, .d_ff = m, .vocab = 3});
     CHECK(counted::products + counted::others ==
           c.matrix_flops_per_token + c.elementwise_flops_per_token + dense_outputs + row_operations);

@@ -106,7 +106,8 @@ void check_calls(std::initializer_list<std::size_t> token_counts, executors whic
     // stack.
     constexpr bool slow = std::is_same_v<Backend, reference<>>;
     constexpr std::size_t d = slow ? 30 : 300, f = slow ? 52 : 520, vocab = 20, most = 600;
-    const tiffin_test::tensor_set tensors(tensors_of<block_used>(), {{d, f, vocab}, {}, {}, ~0u, 3});
+    const tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(block_used{}),
+                                          {{d, f, vocab}, {}, {}, ~0u, 3});
     auto computed = prepare<block_used>(tensors.given(), Backend{}, {.tokens = 512, .workers = 2});
     const std::vector<float> x = tiffin_test::random_rows(most, d, 5);
     const std::vector<std::int32_t> ids = tiffin_test::random_ids(most, vocab, 7);

@@ -28,7 +28,7 @@ constexpr std::size_t d = 5, f = 9, vocab = 3, tokens = 7;
 
 template <class Block>
 struct example {
-    tensor_set tensors{tensors_of<Block>(), {{d, f, vocab}, {}, {}, ~0u, 3}};
+    tensor_set tensors{tiffin_test::tensors_wanted(Block{}), {{d, f, vocab}, {}, {}, ~0u, 3}};
     std::vector<float> x = random_rows(tokens, d, 5);
     std::vector<std::int32_t> ids = random_ids(tokens, vocab, 7);
 

@@ -6,6 +6,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/router/softmax.hpp>
 #include <tiffin/source/named.hpp>
 
 #include "support/doctest.hpp"
@@ -34,6 +35,13 @@ namespace {
 using hybrid = ffn<gate<silu>, sum<dense, token_embedding>, multiply, project<rms>>;
 using single = mlp;
 using tables_only = ffn<gate<silu, token_embedding>, named<token_embedding, "up_embed">>;
+// Two experts a token, so that neighbours share some and not others.
+struct two_of : softmax_topk_renorm {
+    constexpr two_of() noexcept : softmax_topk_renorm{{2}} {}
+};
+using routed = mort<ffn<gate<gelu, sum<dense, routed_low_rank<two_of>>>>>;
+using experts = mixture<two_of, stem, mlp>;
+using branches = parallel<experts, meki_training, retoken<mlp>>;
 
 // Widths with partly filled registers, several depth blocks, and groups of several panels of which
 // the last is shorter (from 32 registers of outputs on, at any register width).
@@ -45,7 +53,7 @@ constexpr std::size_t most = 400;
 
 template <class Block>
 struct prepared {
-    tensor_set tensors{tensors_of<Block>(), {{d_model, d_ff, vocab}, {}, {}, ~0u, 29}};
+    tensor_set tensors{tiffin_test::tensors_wanted(Block{}), {{d_model, d_ff, vocab}, {}, {}, ~0u, 29}};
     layer<Block, simd<>> computed = prepare<Block>(tensors.given(), simd{}, {.tokens = 0});
     std::vector<float> x = random_rows(most, d_model, 31);
     std::vector<std::int32_t> ids = random_ids(most, vocab, 37);
@@ -78,7 +86,7 @@ const prepared<Block>& the() {
     return one;
 }
 
-#define FOR_EACH_BLOCK hybrid, single, tables_only
+#define FOR_EACH_BLOCK hybrid, single, tables_only, routed, experts, branches
 
 }  // namespace
 
@@ -189,7 +197,7 @@ TEST_CASE("bitwise: the layer's own workspace, of any size it was prepared with"
 
 // The pieces of a call are an affair of the layer, not of a backend: the others are cut the same way.
 TEST_CASE("bitwise: the reference in pieces") {
-    const tensor_set tensors(tensors_of<hybrid>(), {{19, 23, vocab}, {}, {}, ~0u, 43});
+    const tensor_set tensors(tiffin_test::tensors_wanted(hybrid{}), {{19, 23, vocab}, {}, {}, ~0u, 43});
     const auto computed = prepare<hybrid>(tensors.given(), reference{}, {.tokens = 0});
     const std::vector<float> x = random_rows(50, 19, 47);
     const std::vector<std::int32_t> ids = random_ids(50, vocab, 53);

@@ -24,7 +24,7 @@ constexpr std::size_t d = 3, f = 5, tokens = 4, n = tokens * d;
 using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 struct fixture {
-    tiffin_test::tensor_set tensors{tensors_of<mlp>(), {{d, f, 1}, {}, {}, ~0u, 3}};
+    tiffin_test::tensor_set tensors{tiffin_test::tensors_wanted(mlp{}), {{d, f, 1}, {}, {}, ~0u, 3}};
     layer<mlp, reference<>> computed = prepare<mlp>(tensors.given(), reference{});
     std::vector<float> x = tiffin_test::random_rows(tokens, d, 5);
     std::vector<float> wanted = std::vector<float>(n);

@@ -53,7 +53,7 @@ constexpr std::size_t d = 3, f = 7, vocab = 4;
 // ---- prepare ----
 
 struct editable_weights {
-    tensor_set tensors{tensors_of<two_tables>(), {{d, f, vocab}, {}, {}, ~0u, 3}};
+    tensor_set tensors{tiffin_test::tensors_wanted(two_tables{}), {{d, f, vocab}, {}, {}, ~0u, 3}};
     std::vector<weights::entry> entries = tensors.given().entries();
 
     tensor_view& operator[](std::string_view name) {
@@ -145,7 +145,7 @@ TEST_CASE("prepare: unused and duplicate tensors") {
     w.entries.push_back({"x", w["down_proj.bias"]});
     check_refused(w.given(), errc::duplicate_tensor, "x", {"tensors 9 and 10"});
     // A name of another block's.
-    tensor_set plain(tensors_of<mlp>(), {{d, f, 1}, {}, {}, ~0u, 3});
+    tensor_set plain(tiffin_test::tensors_wanted(mlp{}), {{d, f, 1}, {}, {}, ~0u, 3});
     weights given = plain.given();
     given.add("gate_proj.weight", plain.view("up_proj.weight"));
     check_refused<mlp>(given, errc::unused_tensor, "gate_proj.weight", {"(7, 3)"});
@@ -208,15 +208,14 @@ struct bias_alone {
 
 TEST_CASE("prepare: a width that no tensor tells") {
     using block = ffn<gate<silu, token_embedding>, none, multiply, project<no_norm, bias_alone>>;
-    static constexpr auto wanted = tensors_of<block>();
     const std::vector<float> numbers(4);
     weights given;
     given.add("stem_embed.weight", numbers.data(), {2, 2});
-    const auto bound = bind_tensors(wanted, given);
+    const auto bound = bind_weights(block{}, given);
     REQUIRE_FALSE(bound.ok());
     check_failure(bound.failure(), errc::shape, "d_model", {"cannot be told"});
     given.add("down_proj.bias", numbers.data(), {3});
-    const auto told = bind_tensors(wanted, given);
+    const auto told = bind_weights(block{}, given);
     REQUIRE(told.ok());
     CHECK(told->d_model == 3);
     CHECK(told->d_ff == 2);
@@ -232,7 +231,7 @@ using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 template <class Backend>
 struct callable {
     static constexpr std::size_t tokens = 5;
-    tensor_set tensors{tensors_of<two_tables>(), {{d, f, vocab}, {}, {}, ~0u, 3}};
+    tensor_set tensors{tiffin_test::tensors_wanted(two_tables{}), {{d, f, vocab}, {}, {}, ~0u, 3}};
     layer<two_tables, Backend> computed = prepare<two_tables>(tensors.given(), Backend{});
     workspace memory = computed.make_workspace(tokens, 2);
     std::vector<float> x = random_rows(tokens, d, 5);
@@ -494,7 +493,7 @@ TEST_CASE_TEMPLATE("calls: no tokens", Backend, FOR_EACH_BACKEND) {
 }
 
 TEST_CASE_TEMPLATE("calls: token ids of a block that reads none", Backend, FOR_EACH_BACKEND) {
-    const tensor_set tensors(tensors_of<mlp>(), {{d, f, 1}, {}, {}, ~0u, 3});
+    const tensor_set tensors(tiffin_test::tensors_wanted(mlp{}), {{d, f, 1}, {}, {}, ~0u, 3});
     auto computed = prepare<mlp>(tensors.given(), Backend{});
     const std::vector<float> x = random_rows(4, d, 5);
     std::vector<float> y(4 * d), with_ids(4 * d);

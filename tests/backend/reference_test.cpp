@@ -121,7 +121,8 @@ template <class Block>
 void check(const Block& block, unsigned optional, const row_of& wanted) {
     for (unsigned biases = 0; biases < 1u << optional; ++biases) {
         CAPTURE(biases);
-        const tensor_set tensors(tensors_of<Block>(), {{d, f, vocab}, {}, {}, biases, 3 + biases});
+        const tensor_set tensors(tiffin_test::tensors_wanted(Block{}),
+                                 {{d, f, vocab}, {}, {}, biases, 3 + biases});
         auto computed = prepare(block, tensors.given(), reference{});
         const std::vector<float> x = random_rows(tokens, d, 5);
         const std::vector<std::int32_t> ids = random_ids(tokens, vocab, 7);

@@ -95,6 +95,9 @@ struct hull {
 
 }  // namespace detail
 
+// Set where a router's choice lay within rounding error of another.
+inline thread_local bool route_is_uncertain = false;
+
 // Its operators are not inlined: hundreds of formulas use them, and none needs to be fast.
 template <order Order>
 class bounded {
@@ -313,5 +316,17 @@ private:
     double sum_high_ = 0;
     double magnitude_ = 0;
 };
+
+// Whether a router picks a before b: by their exact values, NaN last. Notes where f32 may decide otherwise.
+template <order Order>
+bool exceeds(const bounded<Order>& a, const bounded<Order>& b) noexcept {
+    const bool apart = a.low() > b.high() || a.high() < b.low();
+    const bool same = a.low() == a.high() && b.low() == b.high() && a.low() == b.low();
+    const bool numbers = a.nan() == nan_result::never && b.nan() == nan_result::never;
+    const bool certain =
+        (numbers && (apart || same)) || (a.nan() == nan_result::certain && b.nan() == nan_result::certain);
+    route_is_uncertain = route_is_uncertain || !certain;
+    return a.value() > b.value() || (std::isnan(b.value()) && !std::isnan(a.value()));
+}
 
 }  // namespace tiffin_test

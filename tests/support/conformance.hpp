@@ -131,12 +131,20 @@ inline std::vector<float> run_case(const tiffin::any_layer& layer, const conform
                                    const std::vector<float>& x, const std::vector<std::int32_t>& ids) {
     guarded_rows in(c.tokens, c.sizes.d_model, c.x), out(c.tokens, c.sizes.d_model, c.y);
     in.fill(x);
+    std::vector<float> residual, beside;
+    for (const float v : x) residual.push_back(residual_of(v));
+    const std::size_t width = layer.needs().given_width;
+    for (std::size_t t = 0; t < c.tokens; ++t)
+        for (std::size_t i = 0; i < width; ++i) beside.push_back(given_of(ids[t], i));
+    tiffin::token_inputs inputs{.token_ids = ids};
+    if (layer.needs().residual) inputs.residual = {residual.data(), c.tokens, c.sizes.d_model};
+    if (width > 0) inputs.per_layer_input = {beside.data(), c.tokens, width};
     with_executor(c.executor, [&](tiffin::executor_ref execute) {
         const std::size_t workers = execute.concurrency() ? execute.concurrency() : 3;
         tiffin::workspace memory = layer.make_workspace(c.piece ? c.piece : c.tokens, workers);
         in.as_matrix([&](const auto& from) {
             out.as_matrix([&](auto&& to) {
-                const tiffin::status s = layer.try_call(from, ids, to, memory, execute);
+                const tiffin::status s = layer.try_call(from, inputs, to, memory, execute);
                 CHECK_MESSAGE(s.ok(), (s.ok() ? "" : s.failure().message()));
             });
         });
@@ -235,6 +243,7 @@ inline std::vector<conformance_case> covering_cases() {
 
 // All cases of a composition, on all its contenders.
 inline void check_conformance(const composition& what) {
+    std::size_t uncertain = 0, outputs = 0;
     for (const conformance_case& c : covering_cases()) {
         INFO(what.name, ": ", c.text());
         const tensor_set tensors(what.tensors, {c.sizes, c.dense, c.tables, c.biases, 7});
@@ -243,11 +252,15 @@ inline void check_conformance(const composition& what) {
         std::vector<expectation> wanted;
         for (const contender& backend : what.contenders) {
             INFO(backend.name);
-            const std::vector<float> y = run_case(backend.prepare(tensors.given()), c, x, ids);
+            const tiffin::any_layer layer = backend.prepare(tensors.given());
+            const std::vector<float> y = run_case(layer, c, x, ids);
             wanted = expect_all(backend.expect(tensors.given()), x, ids, c.sizes.d_model);
             const comparison_result result = compare(y, wanted, c.sizes.d_model);
             CHECK_MESSAGE(result.outside == 0, result.outside, " of ", y.size(), ": ", result.first);
-            CHECK(result.uncertain == 0);
+            // Only where two experts are nearly as good may rounding decide, and then anything comes out.
+            CHECK((result.uncertain == 0 || layer.choices() > 0));
+            uncertain += result.uncertain;
+            outputs += y.size();
         }
         if (!what.reference) continue;
         // The double reference rounds once, at the end: it is the oracle's own value to the bit.
@@ -257,6 +270,7 @@ inline void check_conformance(const composition& what) {
             different += y[i] == static_cast<float>(wanted[i].value) ? 0u : 1u;
         CHECK(different == 0);
     }
+    CHECK_MESSAGE(uncertain * 20 < outputs, uncertain, " of ", outputs);
 }
 
 // NaN, infinities and large numbers, put into one place of x, of each tensor, at the sizes where

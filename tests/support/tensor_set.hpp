@@ -1,8 +1,7 @@
 // Random tensors for a block: any sizes, number formats and alignments.
 #pragma once
 
-#include <tiffin/backend/binding.hpp>
-#include <tiffin/block/block_tensors.hpp>
+#include <tiffin/block/block_shape.hpp>
 #include <tiffin/tensor.hpp>
 
 #include "support/random.hpp"
@@ -13,7 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
-#include <span>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,7 +24,27 @@ struct sizes {
     std::size_t d_model = 1;
     std::size_t d_ff = 1;
     std::size_t vocab = 1;  // of the first table; the n-th has n more rows, so that no two agree
+    std::size_t experts = 4;
+    std::size_t rank = 3;
+
+    [[nodiscard]] tiffin::block_shape shape() const noexcept {
+        return {.d_model = d_model,
+                .d_ff = d_ff,
+                .vocab = vocab,
+                .experts = experts,
+                .rank = rank,
+                .inner = {d_model + 2, 5},
+                .choices = 2};
+    }
 };
+
+// The tensors that a block asks for at given sizes.
+using wanted_tensors = std::function<std::vector<tiffin::named_tensor>(const sizes&)>;
+
+template <class Block>
+wanted_tensors tensors_wanted(const Block& block) {
+    return [=](const sizes& s) { return tiffin::tensors_needed(block, s.shape()); };
+}
 
 struct storage_form {
     tiffin::dtype type = tiffin::dtype::f32;
@@ -71,22 +90,32 @@ public:
         std::uint32_t seed = 1;
     };
 
-    tensor_set(std::span<const tiffin::block_tensor> wanted, const options& o) : random_(o.seed) {
+    tensor_set(const wanted_tensors& wanted, const options& o) : random_(o.seed) {
         std::size_t tables = 0, optional = 0;
-        for (const tiffin::block_tensor& t : wanted) {
-            if (t.spec.needed == tiffin::presence::optional && (o.biases >> optional++ & 1u) == 0) continue;
-            const bool table = t.spec.kind == tiffin::tensor_kind::table;
+        for (const tiffin::named_tensor& t : wanted(o.sizes)) {
+            const tiffin::tensor_spec& spec = t.tensor.tensor.spec;
+            if (spec.needed == tiffin::presence::optional && (o.biases >> optional++ & 1u) == 0) continue;
+            using enum tiffin::tensor_kind;
             tiffin::shape shape;
-            for (std::size_t i = 0; i < t.spec.rank; ++i)
-                shape.push_back(t.extents[i] == tiffin::extent::d_model ? o.sizes.d_model
-                                : t.extents[i] == tiffin::extent::d_ff  ? o.sizes.d_ff
-                                                                        : o.sizes.vocab + tables);
-            tables += table ? 1 : 0;
-            const bool projection = t.spec.kind == tiffin::tensor_kind::projection;
+            for (std::size_t i = 0; i < t.tensor.shape.rank(); ++i)
+                shape.push_back(t.tensor.shape[i] + (spec.axes[i] == tiffin::axis::vocab ? tables : 0));
+            const bool rows = spec.kind == tiffin::tensor_kind::table || spec.kind == pool;
+            tables += rows || spec.kind == route_map ? 1 : 0;
+            if (spec.kind == route_map) {
+                add_map(t.name, shape, o.sizes.experts);
+                continue;
+            }
+            const bool product = spec.kind == projection || spec.kind == logits || spec.kind == low_rank_in ||
+                                 spec.kind == low_rank_out;
             // Products of a variance near 1, whatever the width: activations then see their bends.
-            const float scale = projection ? std::sqrt(3.0f / static_cast<float>(shape[1])) : 1.0f;
-            add(tiffin::full_name(t.spec), shape, table ? o.tables : o.dense, scale);
+            const float scale =
+                product ? std::sqrt(3.0f / static_cast<float>(shape[shape.rank() - 1])) : 1.0f;
+            add(t.name, shape, rows ? o.tables : o.dense, scale);
         }
+    }
+    template <class Block>
+    static tensor_set of(const Block& block, const options& o) {
+        return tensor_set(tensors_wanted(block), o);
     }
 
     [[nodiscard]] tiffin::weights given() const {
@@ -94,9 +123,11 @@ public:
         for (const held& h : tensors_) all.add(h.name, h.view);
         return all;
     }
+    // Of the tensors of numbers; a map of experts is none.
     [[nodiscard]] std::vector<std::string> names() const {
         std::vector<std::string> all;
-        for (const held& h : tensors_) all.push_back(h.name);
+        for (const held& h : tensors_)
+            if (h.view.type != tiffin::dtype::i32) all.push_back(h.name);
         return all;
     }
     [[nodiscard]] const tiffin::tensor_view& view(std::string_view name) const { return find(name).view; }
@@ -125,6 +156,19 @@ private:
             held{std::move(name), placed_bytes(n * tiffin::size_of(form.type), form.offset), {}});
         h.view = {h.bytes.data(), form.type, shape};
         for (std::size_t i = 0; i < n; ++i) store(h.bytes.data(), form.type, i, random_.signed_unit(scale));
+    }
+    // Experts of each id, all of one id different.
+    void add_map(std::string name, const tiffin::shape& shape, std::size_t experts) {
+        const std::size_t n = shape.elements(), choices = shape.rank() == 2 ? shape[1] : 1;
+        held& h = tensors_.emplace_back(held{std::move(name), placed_bytes(n * sizeof(std::int32_t), 0), {}});
+        h.view = {h.bytes.data(), tiffin::dtype::i32, shape};
+        for (std::size_t id = 0; id < n / choices; ++id) {
+            const std::size_t first = random_.below(experts);
+            for (std::size_t i = 0; i < choices; ++i) {
+                const auto expert = static_cast<std::int32_t>((first + i) % experts);
+                std::memcpy(h.bytes.data() + (id * choices + i) * sizeof expert, &expert, sizeof expert);
+            }
+        }
     }
     [[nodiscard]] const held& find(std::string_view name) const {
         for (const held& h : tensors_)

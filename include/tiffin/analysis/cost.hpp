@@ -1,29 +1,23 @@
 // What a composition costs, derived from its tensors and formulas.
 #pragma once
 
-#include <tiffin/block/block_tensors.hpp>
+#include <tiffin/block/block_shape.hpp>
 
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 
 TIFFIN_BEGIN
 
-// The sizes a cost depends on.
-struct block_shape {
-    std::size_t d_model = 0;
-    std::size_t d_ff = 0;
-    std::size_t vocab = 0;
-};
-
 // Optional tensors (biases) count only where `with_optional` is set. Per token means at decode: one
-// token a call, every dense weight read once.
+// token a call, every dense weight read once, of experts those that are chosen.
 struct block_cost {
-    double parameters = 0;                   // stored: tables with all their rows
+    double parameters = 0;                   // stored: tables with all their rows, all experts
     double parameters_per_token = 0;         // read for a token: of a table one row
     double table_parameters = 0;             // the part of `parameters` that lies in tables
     double row_parameters = 0;               // the part of `parameters_per_token` that is table rows
     double matrix_flops_per_token = 0;       // a multiply-add counts as 2
-    double elementwise_flops_per_token = 0;  // activations, fusions, sums, norms
+    double elementwise_flops_per_token = 0;  // activations, fusions, sums, norms, mixing of experts
 
     // Bytes read for a token with dense weights and tables of these widths in bits.
     [[nodiscard]] constexpr double bytes_per_token(double weight_bits = 32, double table_bits = 32) const {
@@ -35,33 +29,74 @@ struct block_cost {
     }
 };
 
-// The cost of a block of given sizes. Source: SPEC section 4.
+namespace detail {
+
+// A prefix of tensor names where the names are of no interest.
+struct no_prefix {
+    constexpr no_prefix operator+(const char*) const noexcept { return {}; }
+};
+
+constexpr void add_tensor(const sized_tensor& t, bool with_optional, block_cost& total) {
+    const tensor_spec& spec = t.tensor.spec;
+    if (spec.needed == presence::optional && !with_optional) return;
+    const auto elements = static_cast<double>(t.shape.elements());
+    const bool rows = spec.kind == tensor_kind::table || spec.kind == tensor_kind::pool;
+    double used = elements * t.share;
+    for (std::size_t i = 0; i < spec.rank && i < t.shape.rank(); ++i)
+        if (spec.axes[i] == axis::vocab) used /= static_cast<double>(t.shape[i]);
+    // Of a source's own experts only the chosen are read.
+    if (spec.kind == tensor_kind::pool || spec.kind == tensor_kind::low_rank_in ||
+        spec.kind == tensor_kind::low_rank_out)
+        used *= static_cast<double>(t.choices) / static_cast<double>(t.shape[0]);
+    total.parameters += elements;
+    total.parameters_per_token += used;
+    total.table_parameters += rows ? elements : 0;
+    total.row_parameters += rows ? used : 0;
+    if (spec.kind == tensor_kind::projection || spec.kind == tensor_kind::logits ||
+        spec.kind == tensor_kind::low_rank_in || spec.kind == tensor_kind::low_rank_out)
+        total.matrix_flops_per_token += 2 * used;
+    if (spec.kind == tensor_kind::pool) total.elementwise_flops_per_token += 2 * used;
+}
+
+template <block_policy Block>
+constexpr double elementwise_cost(const Block& block, const block_shape& sizes, double share) {
+    const auto d_model = static_cast<double>(sizes.d_model);
+    double total = 0;
+    if constexpr (ffn_block<Block>) {
+        total = elementwise_flops(block.hidden) * static_cast<double>(sizes.d_ff) +
+                (elementwise_flops(block.output.source) + block.output.norm.flops()) * d_model;
+    } else {
+        std::size_t parts = 0;
+        block.visit_parts(sizes, no_prefix{}, share,
+                          [&](const auto& part, const block_shape& of, const no_prefix&, double part_share) {
+                              using part_type = std::remove_cvref_t<decltype(part)>;
+                              if constexpr (block_policy<part_type>) {
+                                  total += elementwise_cost(part, of, part_share) / share;
+                                  if (parts++ > 0)
+                                      total += d_model * part_share / share;  // added to the ones before
+                              } else {
+                                  total += elementwise_flops(part) * d_model;
+                              }
+                          });
+        if constexpr (requires { block.fusion.flops(); }) total += block.fusion.flops() * d_model;
+    }
+    return total * share;
+}
+
+}  // namespace detail
+
+// The cost of a block of given sizes. Chains (through.hpp) count their products, not their activations.
+// Source: SPEC section 4.
 //
 //     cost<stem>({.d_model = 2048, .d_ff = 8192, .vocab = 128256}).matrix_flops_per_token
 template <block_policy Block>
 constexpr block_cost cost(const block_shape& shape, const Block& block = {}, bool with_optional = false) {
-    const auto size = [&](extent e) {
-        return static_cast<double>(e == extent::d_model ? shape.d_model
-                                   : e == extent::d_ff  ? shape.d_ff
-                                                        : shape.vocab);
-    };
     block_cost total;
-    for (const block_tensor& t : tensors_of<Block>()) {
-        if (t.spec.needed == presence::optional && !with_optional) continue;
-        double elements = 1, row = t.spec.kind == tensor_kind::table ? 1 : 0;
-        for (std::size_t i = 0; i < t.spec.rank; ++i) {
-            elements *= size(t.extents[i]);
-            if (t.extents[i] != extent::vocab) row *= size(t.extents[i]);
-        }
-        total.parameters += elements;
-        total.parameters_per_token += t.spec.kind == tensor_kind::table ? row : elements;
-        total.table_parameters += t.spec.kind == tensor_kind::table ? elements : 0;
-        total.row_parameters += row;
-        if (t.spec.kind == tensor_kind::projection) total.matrix_flops_per_token += 2 * elements;
-    }
-    total.elementwise_flops_per_token =
-        elementwise_flops(block.hidden) * size(extent::d_ff) +
-        (elementwise_flops(block.output.source) + block.output.norm.flops()) * size(extent::d_model);
+    visit_tensors(block, shape, detail::no_prefix{}, 1.0,
+                  [&](const detail::no_prefix&, const sized_tensor& t) {
+                      detail::add_tensor(t, with_optional, total);
+                  });
+    total.elementwise_flops_per_token += detail::elementwise_cost(block, shape, 1.0);
     return total;
 }
 

@@ -11,7 +11,7 @@
 
 TIFFIN_BEGIN
 
-// Any layer<Block, Backend> behind one type: y = block(x, token_ids).
+// Any layer<Block, Backend> behind one type: y = block(x, inputs).
 // Shapes, numerics, errors, threads: those of the layer held (see layer). Cost: one virtual call.
 // Precondition of all but construction and assignment: it holds a layer.
 class any_layer {
@@ -22,10 +22,14 @@ public:
     explicit any_layer(layer<Block, Backend> held, std::shared_ptr<const void> keep = nullptr)
         : held_(std::make_shared<const holder<Block, Backend>>(std::move(held))), keep_(std::move(keep)) {}
 
-    [[nodiscard]] std::size_t d_model() const noexcept { return held_->d_model(); }
-    [[nodiscard]] std::size_t d_ff() const noexcept { return held_->d_ff(); }
+    [[nodiscard]] std::size_t d_model() const noexcept { return held_->needs().d_model; }
+    [[nodiscard]] std::size_t d_ff() const noexcept { return held_->needs().d_ff; }
+    // Experts a token of the outermost part that routes; 0 where nothing does.
+    [[nodiscard]] std::size_t choices() const noexcept { return held_->needs().choices; }
+    // What calls have to bring.
+    [[nodiscard]] const call_needs& needs() const noexcept { return held_->needs(); }
     // Whether calls need token ids.
-    [[nodiscard]] bool reads_token_ids() const noexcept { return held_->reads_ids(); }
+    [[nodiscard]] bool reads_token_ids() const noexcept { return !held_->needs().tables.empty(); }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return held_->workspace_bytes(tokens, workers);
     }
@@ -34,45 +38,51 @@ public:
     }
 
     template <class X, class Y>
-    status try_call(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
         auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
         auto out = detail::as_rows<float>(y, d_model(), "y");
         if (!out) return out.failure();
-        return held_->call(*in, token_ids, *out, memory, execute);
+        return held_->call(*in, inputs, *out, memory, execute);
+    }
+    template <class X, detail::id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
     }
 #if TIFFIN_EXCEPTIONS
     template <class X, class Y>
-    void operator()(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
-        try_call(x, token_ids, y, memory, execute).or_throw();
+        try_call(x, inputs, y, memory, execute).or_throw();
+    }
+    template <class X, detail::id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
     }
 #endif
 
 private:
     struct interface {
         virtual ~interface() = default;
-        [[nodiscard]] virtual std::size_t d_model() const noexcept = 0;
-        [[nodiscard]] virtual std::size_t d_ff() const noexcept = 0;
-        [[nodiscard]] virtual bool reads_ids() const noexcept = 0;
+        [[nodiscard]] virtual const call_needs& needs() const noexcept = 0;
         [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept = 0;
-        virtual status call(matrix_view<const float>, std::span<const std::int32_t>, matrix_view<float>,
+        virtual status call(matrix_view<const float>, const token_inputs&, matrix_view<float>,
                             std::span<std::byte>, executor_ref) const = 0;
     };
     template <class Block, class Backend>
     struct holder final : interface {
         explicit holder(layer<Block, Backend> l) : held(std::move(l)) {}
-        [[nodiscard]] std::size_t d_model() const noexcept override { return held.d_model(); }
-        [[nodiscard]] std::size_t d_ff() const noexcept override { return held.d_ff(); }
-        [[nodiscard]] bool reads_ids() const noexcept override { return tiffin::reads_token_ids<Block>(); }
+        [[nodiscard]] const call_needs& needs() const noexcept override { return held.needs(); }
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
                                                   std::size_t workers) const noexcept override {
             return held.workspace_bytes(tokens, workers);
         }
-        status call(matrix_view<const float> x, std::span<const std::int32_t> ids, matrix_view<float> y,
+        status call(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
                     std::span<std::byte> memory, executor_ref execute) const override {
-            return held.try_call(x, ids, y, memory, execute);
+            return held.try_call(x, inputs, y, memory, execute);
         }
         layer<Block, Backend> held;
     };

@@ -3,6 +3,8 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/backend/binding.hpp>
+#include <tiffin/backend/call.hpp>
+#include <tiffin/backend/call_checks.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/view.hpp>
 
@@ -16,16 +18,6 @@
 #include <vector>
 
 TIFFIN_BEGIN
-
-// What a backend computes in one go: every size is checked, every token id lies in its table.
-struct call_arguments {
-    matrix_view<const float> x;
-    const std::int32_t* token_ids;
-    matrix_view<float> y;
-    std::byte* workspace;  // on a cache line, of workspace_bytes(x.rows, workers)
-    std::size_t workers;   // the most tasks that may run at once
-    executor_ref execute;
-};
 
 // How a block is computed. An engine is what a backend makes of a block and its tensors: immutable,
 // with all weights in the form that the machine likes.
@@ -49,10 +41,10 @@ private:
     aligned_buffer buffer_;
 };
 
-// A block with its weights, ready to run: y = block(x, token_ids).
+// A block with its weights, ready to run: y = block(x, inputs).
 //
-// Shapes: x and y (T, d_model) f32, one token a row; token_ids (T) int32, or empty where the block
-//   reads none. Any T: calls of more tokens than the workspace holds run in pieces.
+// Shapes: x and y (T, d_model) f32, one token a row; inputs: token ids (T) int32, or empty where the
+//   block reads none; or token_inputs. Any T: calls of more tokens than the workspace holds run in pieces.
 // Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
 //   it rides in and however many threads run.
 // Errors: errc::size, token_id, overlap, workspace; found before y is written. The throwing forms
@@ -74,17 +66,18 @@ public:
 
     // `workers` tasks at a time for executors that do not tell their concurrency.
     layer(const Block& block, binding bound, std::size_t workers)
-        : tables_(tables_of(bound)),
-          d_model_(bound.d_model),
-          d_ff_(bound.d_ff),
-          workers_(workers),
-          engine_(block, std::move(bound)) {}
+        : needs_(detail::needs_of(bound)), workers_(workers), engine_(block, std::move(bound)) {}
 
     // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
     void reserve(std::size_t tokens) { workspace_ = tokens ? make_workspace(tokens, workers_) : workspace(); }
 
-    [[nodiscard]] std::size_t d_model() const noexcept { return d_model_; }
-    [[nodiscard]] std::size_t d_ff() const noexcept { return d_ff_; }
+    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    // Of the first block of two sources, where a block is made of blocks.
+    [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
+    // Experts a token of the outermost part that routes; 0 where nothing does.
+    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
+    // What calls have to bring.
+    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
     [[nodiscard]] const engine_type& engine() const noexcept { return engine_; }
 
     // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
@@ -96,89 +89,64 @@ public:
     }
 
     template <class X, class Y>
-    status try_call(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
-        auto in = detail::as_rows<const float>(x, d_model_, "x");
+        auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
-        auto out = detail::as_rows<float>(y, d_model_, "y");
+        auto out = detail::as_rows<float>(y, d_model(), "y");
         if (!out) return out.failure();
-        return run(*in, token_ids, *out, memory, execute);
+        return run(*in, inputs, *out, memory, execute);
     }
     template <class X, class Y>
-    status try_call(const X& x, std::span<const std::int32_t> token_ids, Y&& y,
-                    executor_ref execute = serial_) {
-        return std::as_const(*this).try_call(x, token_ids, y, std::span<std::byte>(workspace_), execute);
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        return std::as_const(*this).try_call(x, inputs, y, std::span<std::byte>(workspace_), execute);
+    }
+    template <class X, detail::id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
+    }
+    template <class X, detail::id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        return try_call(x, token_inputs{.token_ids = ids}, y, execute);
     }
 #if TIFFIN_EXCEPTIONS
     template <class X, class Y>
-    void operator()(const X& x, std::span<const std::int32_t> token_ids, Y&& y, std::span<std::byte> memory,
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
-        try_call(x, token_ids, y, memory, execute).or_throw();
+        try_call(x, inputs, y, memory, execute).or_throw();
     }
     template <class X, class Y>
-    void operator()(const X& x, std::span<const std::int32_t> token_ids, Y&& y,
-                    executor_ref execute = serial_) {
-        try_call(x, token_ids, y, execute).or_throw();
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        try_call(x, inputs, y, execute).or_throw();
+    }
+    template <class X, detail::id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
+    }
+    template <class X, detail::id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
     }
 #endif
 
 private:
-    struct table_size {
-        std::string name;
-        std::size_t vocab;
-    };
-
-    static std::vector<table_size> tables_of(const binding& bound) {
-        static constexpr auto specs = tensors_of<Block>();
-        std::vector<table_size> tables;
-        for (std::size_t i = 0; i < specs.size(); ++i)
-            if (specs[i].spec.kind == tensor_kind::table)
-                tables.push_back({full_name(specs[i].spec), bound.tensors[i].shape[0]});
-        return tables;
-    }
-    [[nodiscard]] status check(const matrix_view<const float>& x, std::span<const std::int32_t> ids,
-                               const matrix_view<float>& y) const;
-    status run(matrix_view<const float> x, std::span<const std::int32_t> ids, matrix_view<float> y,
+    status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
                std::span<std::byte> memory, executor_ref execute) const;
 
     static constexpr serial serial_{};
-    std::vector<table_size> tables_;
-    std::size_t d_model_;
-    std::size_t d_ff_;
+    call_needs needs_;
     std::size_t workers_;
     engine_type engine_;
     workspace workspace_;
 };
 
 template <class Block, class Backend>
-status layer<Block, Backend>::check(const matrix_view<const float>& x, std::span<const std::int32_t> ids,
-                                    const matrix_view<float>& y) const {
-    if (y.rows != x.rows)
-        return failure{
-            errc::size, "y",
-            "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
-    if (ids.size() != x.rows && !(ids.empty() && tables_.empty()))
-        return failure{
-            errc::size, "token_ids",
-            "has " + std::to_string(ids.size()) + " ids for the " + std::to_string(x.rows) + " tokens of x"};
-    for (const table_size& table : tables_)
-        for (std::size_t i = 0; i < ids.size(); ++i)
-            if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
-                return failure{errc::token_id, table.name,
-                               "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
-                                   " lies outside its " + std::to_string(table.vocab) + " rows"};
-    const std::size_t y_bytes = detail::extent_of(y.rows, y.cols, y.stride) * sizeof(float);
-    if (detail::matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
-    if (detail::ranges_overlap(ids.data(), ids.size_bytes(), y.data, y_bytes))
-        return failure{errc::overlap, "y", "overlaps token_ids"};
-    return {};
-}
-
-template <class Block, class Backend>
-status layer<Block, Backend>::run(matrix_view<const float> x, std::span<const std::int32_t> ids,
+status layer<Block, Backend>::run(matrix_view<const float> x, const token_inputs& inputs,
                                   matrix_view<float> y, std::span<std::byte> memory,
                                   executor_ref execute) const {
-    if (status s = check(x, ids, y); !s) return s;
+    if (status s = detail::check_call(needs_, x, inputs, y); !s) return s;
     if (x.rows == 0) return {};
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
@@ -199,11 +167,28 @@ status layer<Block, Backend>::run(matrix_view<const float> x, std::span<const st
         }
         tokens = fits;
     }
+    const auto piece_of = [](const matrix_view<const float>& m, std::size_t first, std::size_t count) {
+        return m.data ? m.rows_from(first, count) : m;
+    };
+    const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
+    const bool due = needs_.delay != 0 && inputs.carried->due() != 0;
     for (std::size_t first = 0; first < x.rows; first += tokens) {
         const std::size_t count = std::min(tokens, x.rows - first);
-        engine_.run({x.rows_from(first, count), ids.empty() ? nullptr : ids.data() + first,
-                     y.rows_from(first, count), memory.data() + skip, workers, execute});
+        engine_.run({x.rows_from(first, count),
+                     inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
+                     piece_of(inputs.residual, first, count),
+                     piece_of(inputs.per_layer_input, first, count),
+                     nullptr,
+                     count,
+                     {y.rows_from(first, count)},
+                     inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
+                     needs_.delay ? carried.rows_from(first, count) : carried,
+                     due,
+                     memory.data() + skip,
+                     workers,
+                     execute});
     }
+    if (needs_.delay) inputs.carried->advance(x.rows);
     return {};
 }
 

@@ -1,145 +1,209 @@
 // From named tensors to a block's tensors: names, formats and shapes are checked here, once.
 #pragma once
 
-#include <tiffin/block/block_tensors.hpp>
+#include <tiffin/backend/binder.hpp>
+#include <tiffin/block/block_shape.hpp>
 #include <tiffin/error.hpp>
-#include <tiffin/tensor.hpp>
 
-#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
-#include <vector>
+#include <tuple>
+#include <utility>
 
 TIFFIN_BEGIN
 
-// A block's tensors in the order of tensors_of<Block>(), and the sizes they agree on. An optional
-// tensor that was not given has null data.
-struct binding {
-    std::vector<tensor_view> tensors;
-    std::size_t d_model = 0;
-    std::size_t d_ff = 0;
-};
-
-// The tensors of a block's hidden source, of its output source, and the weight of its norm.
-template <block_policy B>
-std::span<const tensor_view> hidden_part(const binding& bound) {
-    return std::span(bound.tensors).subspan(0, hidden_tensors<B>);
-}
-template <block_policy B>
-std::span<const tensor_view> output_part(const binding& bound) {
-    return std::span(bound.tensors).subspan(hidden_tensors<B>, output_tensors<B>);
-}
-template <block_policy B>
-tensor_view norm_part(const binding& bound) {
-    return norm_tensors<B> ? bound.tensors.back() : tensor_view{};
-}
-
-inline std::string full_name(const tensor_spec& spec) {
-    std::string name{spec.owner};
-    if (!name.empty()) name += '.';
-    return name.append(spec.leaf);
-}
+// Binds a block whose tensors are called after `prefix`. `outer` is the d_model around it, if known.
+template <block_policy Block>
+result<binding> bind_block(const Block& block, binder& from, const std::string& prefix,
+                           const detail::size_seen& outer);
 
 namespace detail {
 
-inline std::string symbolic_shape(const block_tensor& t) {
-    std::string text = "(";
-    for (std::size_t i = 0; i < t.spec.rank; ++i) text.append(i ? ", " : "").append(name_of(t.extents[i]));
-    return text + ")";
+// Adds what a part of a block brings to the whole.
+inline status adopt(binding part, binding& to, const std::string& prefix, const size_seen& outer) {
+    if (outer.size != 0 && part.d_model != outer.size)
+        return failure{errc::shape, prefix,
+                       "has d_model = " + std::to_string(part.d_model) + "; it must be " +
+                           std::to_string(outer.size) + ", as in " + outer.told_by};
+    if (to.d_model == 0) to.d_model = part.d_model;
+    if (to.d_ff == 0) to.d_ff = part.d_ff;
+    if (part.given_width != 0) to.given_width = part.given_width;
+    to.reads_residual = to.reads_residual || part.reads_residual;
+    if (to.delay != 0 && part.delay != 0)
+        return failure{errc::option, prefix, "is a second delayed block; a call has one handle for one"};
+    if (part.delay != 0) to.delay = part.delay;
+    to.tables.insert(to.tables.end(), part.tables.begin(), part.tables.end());
+    to.parts.push_back(std::move(part));
+    return {};
 }
 
-// The sizes known so far and the tensor that told each.
-class extents_seen {
-public:
-    status unify(const block_tensor& t, const tensor_view& given, const std::string& name) {
-        const std::string has = "has shape " + to_string(given.shape);
-        if (given.shape.rank() != t.spec.rank)
-            return failure{
-                errc::shape, name,
-                has + "; it must have " + std::to_string(t.spec.rank) + " axes, " + symbolic_shape(t)};
-        for (std::size_t i = 0; i < t.spec.rank; ++i) {
-            const std::size_t size = given.shape[i];
-            if (size == 0) return failure{errc::shape, name, has + "; no axis may be 0"};
-            if (t.extents[i] == extent::vocab) continue;
-            seen& s = sizes_[static_cast<std::size_t>(t.extents[i])];
-            if (s.size == 0) s = {size, name};
-            if (s.size != size)
-                return failure{errc::shape, name,
-                               has + "; its axis " + std::to_string(i) + " must be " +
-                                   std::string(name_of(t.extents[i])) + " = " + std::to_string(s.size) +
-                                   ", as in " + s.told_by};
-        }
-        return {};
-    }
-    [[nodiscard]] std::size_t size(extent e) const noexcept {
-        return sizes_[static_cast<std::size_t>(e)].size;
-    }
+template <ffn_block Block>
+result<binding> bind_ffn(const Block& block, binder& from, const std::string& prefix,
+                         const size_seen& outer) {
+    static constexpr auto wanted = tensors_of<Block>();
+    constexpr std::size_t h = hidden_tensors<Block>, o = output_tensors<Block>;
+    const std::span<const block_tensor> all(wanted);
+    binding bound;
+    extents_seen extents;
+    extents.expect(extent::d_model, outer);
+    if (status s = from.bind_source(block.hidden, all.subspan(0, h), prefix, extents, bound); !s)
+        return s.failure();
+    if (status s = from.bind_source(block.output.source, all.subspan(h, o), prefix, extents, bound); !s)
+        return s.failure();
+    if (status s = from.bind_tensors(all.subspan(h + o), prefix, extents, bound); !s) return s.failure();
+    bound.d_model = extents.size(extent::d_model);
+    bound.d_ff = extents.size(extent::d_ff);
+    for (const auto& [size, name] : {std::pair(bound.d_model, "d_model"), std::pair(bound.d_ff, "d_ff")})
+        if (size == 0)
+            return failure{errc::shape, prefix + name,
+                           "cannot be told: no tensor of the block has an axis of this size"};
+    if (bound.given_width != 0)
+        bound.given_width = count_of<hidden_source<Block>>(tensor_kind::given) ? bound.d_ff : bound.d_model;
+    return bound;
+}
 
-private:
-    struct seen {
-        std::size_t size = 0;
-        std::string told_by;
+template <class Base, class Modulator, class Fusion>
+result<binding> bind_combined(const modulated<Base, Modulator, Fusion>& block, binder& from,
+                              const std::string& prefix, const size_seen& outer) {
+    static constexpr auto wanted = in_block(specs_of<Modulator>(""), extent::d_model, extent::d_model);
+    auto base = bind_block(block.base, from, prefix + "base.", outer);
+    if (!base) return base;
+    binding bound;
+    const size_seen told{base->d_model, prefix + "base"};
+    const std::size_t base_choices = base->choices;
+    if (status s = adopt(*std::move(base), bound, prefix + "base", {}); !s) return s.failure();
+    extents_seen extents;
+    extents.expect(extent::d_model, told);
+    if (status s = from.bind_source(block.modulator, wanted, prefix, extents, bound); !s) return s.failure();
+    if (bound.choices == 0) bound.choices = base_choices;
+    if (count_of<Modulator>(tensor_kind::given) != 0) bound.given_width = bound.d_model;
+    return bound;
+}
+
+template <class Router, class Expert, class Shared>
+result<binding> bind_combined(const mixture<Router, Expert, Shared>& block, binder& from,
+                              const std::string& prefix, const size_seen& outer) {
+    using route = route_of<Router>;
+    static constexpr auto wanted = in_block(specs_of<route>(""), extent::d_ff, extent::d_model);
+    binding bound;
+    extents_seen extents;
+    extents.expect(extent::d_model, outer);
+    const std::size_t experts = from.expert_count(prefix);
+    if (experts == 0)
+        return failure{errc::missing_tensor, prefix + "experts.0.",
+                       "missing; a mixture has one expert or more"};
+    if (status s = from.bind_source(route{block.router}, wanted, prefix, extents, bound); !s)
+        return s.failure();
+    size_seen told = outer;
+    if (extents.size(extent::d_model) != 0) told = {extents.size(extent::d_model), prefix + "router.weight"};
+    const auto bind_part = [&](const auto& part, const std::string& name) -> status {
+        auto one = bind_block(part, from, name, told);
+        if (!one) return one.failure();
+        if (told.size == 0) told = {one->d_model, name.substr(0, name.size() - 1)};
+        return adopt(*std::move(one), bound, name, told);
     };
-    std::array<seen, 3> sizes_{};
-};
+    for (std::size_t e = 0; e < experts; ++e)
+        if (status s = bind_part(block.expert, prefix + "experts." + std::to_string(e) + "."); !s)
+            return s.failure();
+    if constexpr (mixture<Router, Expert, Shared>::has_shared)
+        if (status s = bind_part(block.shared, prefix + "shared."); !s) return s.failure();
+    if (bound.delay != 0)
+        return failure{errc::option, prefix + "experts",
+                       "are delayed; an expert sees other tokens each call"};
+    return bound;
+}
 
-inline status check_given(const weights& given) {
-    const auto& entries = given.entries();
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-        const auto& [name, tensor] = entries[i];
-        for (std::size_t j = 0; j < i; ++j)
-            if (entries[j].name == name)
-                return failure{errc::duplicate_tensor, name,
-                               "given twice, as tensors " + std::to_string(j) + " and " + std::to_string(i)};
-        if (tensor.data == nullptr && tensor.shape.elements() != 0)
-            return failure{errc::missing_tensor, name,
-                           "given with a null pointer and shape " + to_string(tensor.shape)};
-        if (tensor.type != dtype::f32 && tensor.type != dtype::f16 && tensor.type != dtype::bf16)
-            return failure{errc::dtype, name,
-                           "has dtype " + std::string(name_of(tensor.type)) +
-                               "; a layer's tensors are F32, F16 or BF16"};
-    }
-    return {};
+// Branch i of a block of branches; `told` is what the branches before it say of d_model.
+template <block_policy Block>
+status bind_branch(const Block& block, std::size_t i, binder& from, const std::string& prefix,
+                   size_seen& told, binding& bound) {
+    const std::string name = prefix + "branch." + std::to_string(i);
+    auto one = bind_block(block, from, name + ".", told);
+    if (!one) return one.failure();
+    if (told.size == 0) told = {one->d_model, name};
+    if (bound.choices == 0) bound.choices = one->choices;
+    return adopt(*std::move(one), bound, name, told);
+}
+
+template <class... Blocks>
+result<binding> bind_combined(const parallel<Blocks...>& block, binder& from, const std::string& prefix,
+                              const size_seen& outer) {
+    binding bound;
+    size_seen told = outer;
+    status wrong;
+    std::size_t i = 0;
+    const auto bind_next = [&](const auto& branch) {
+        if (wrong.ok()) wrong = bind_branch(branch, i++, from, prefix, told, bound);
+    };
+    std::apply([&](const auto&... branch) { (bind_next(branch), ...); }, block.branches);
+    if (!wrong) return wrong.failure();
+    return bound;
+}
+
+template <class Block>
+result<binding> bind_combined(const on_residual<Block>& block, binder& from, const std::string& prefix,
+                              const size_seen& outer) {
+    auto one = bind_block(block.block, from, prefix, outer);
+    if (!one) return one;
+    binding bound;
+    bound.choices = one->choices;
+    if (status s = adopt(*std::move(one), bound, prefix, {}); !s) return s.failure();
+    bound.reads_residual = true;
+    return bound;
+}
+
+template <class Block, std::size_t Layers>
+result<binding> bind_combined(const delayed<Block, Layers>& block, binder& from, const std::string& prefix,
+                              const size_seen& outer) {
+    auto one = bind_block(block.block, from, prefix, outer);
+    if (!one) return one;
+    binding bound;
+    bound.choices = one->choices;
+    if (one->delay != 0) return failure{errc::option, prefix, "is a delayed block inside another"};
+    if (status s = adopt(*std::move(one), bound, prefix, {}); !s) return s.failure();
+    bound.delay = Layers;
+    return bound;
+}
+
+template <class Source>
+result<binding> bind_combined(const source_block<Source>& block, binder& from, const std::string& prefix,
+                              const size_seen& outer) {
+    static constexpr auto wanted = in_block(specs_of<Source>(""), extent::d_model, extent::d_model);
+    binding bound;
+    extents_seen extents;
+    extents.expect(extent::d_model, outer);
+    if (status s = from.bind_source(block.source, wanted, prefix, extents, bound); !s) return s.failure();
+    bound.d_model = bound.d_ff = extents.size(extent::d_model);
+    if (bound.d_model == 0)
+        return failure{errc::shape, prefix + "d_model",
+                       "cannot be told: no tensor of the block has an axis of this size"};
+    if (count_of<Source>(tensor_kind::given) != 0) bound.given_width = bound.d_model;
+    return bound;
 }
 
 }  // namespace detail
 
+template <block_policy Block>
+result<binding> bind_block(const Block& block, binder& from, const std::string& prefix,
+                           const detail::size_seen& outer) {
+    if constexpr (ffn_block<Block>)
+        return detail::bind_ffn(block, from, prefix, outer);
+    else if constexpr (requires { block.bind(from, prefix, outer); })
+        return block.bind(from, prefix, outer);  // a block that knows its kind only at run time
+    else
+        return detail::bind_combined(block, from, prefix, outer);
+}
+
 // Binds given tensors to a block's. Errors: errc::missing_tensor, unused_tensor, duplicate_tensor,
-// dtype, shape; `where` is the tensor's name.
-inline result<binding> bind_tensors(std::span<const block_tensor> wanted, const weights& given) {
+// dtype, shape, option; `where` is the tensor's name.
+template <block_policy Block>
+result<binding> bind_weights(const Block& block, const weights& given) {
     if (const status s = detail::check_given(given); !s) return s.failure();
-    binding bound;
-    detail::extents_seen extents;
-    std::size_t used = 0;
-    for (const block_tensor& t : wanted) {
-        const std::string name = full_name(t.spec);
-        const tensor_view* tensor = given.find(name);
-        bound.tensors.push_back(tensor ? *tensor : tensor_view{});
-        if (!tensor) {
-            if (t.spec.needed == presence::optional) continue;
-            return failure{errc::missing_tensor, name,
-                           "missing; the block needs it with shape " + detail::symbolic_shape(t)};
-        }
-        ++used;
-        if (const status s = extents.unify(t, *tensor, name); !s) return s.failure();
-    }
-    if (used != given.entries().size()) {
-        for (const weights::entry& e : given.entries()) {
-            bool known = false;
-            for (const block_tensor& t : wanted) known = known || full_name(t.spec) == e.name;
-            if (!known)
-                return failure{
-                    errc::unused_tensor, e.name,
-                    "the block has no tensor of this name (its shape is " + to_string(e.tensor.shape) + ")"};
-        }
-    }
-    bound.d_model = extents.size(extent::d_model);
-    bound.d_ff = extents.size(extent::d_ff);
-    for (const extent e : {extent::d_model, extent::d_ff})
-        if (extents.size(e) == 0)
-            return failure{errc::shape, std::string(name_of(e)),
-                           "cannot be told: no tensor of the block has an axis of this size"};
+    binder from(given);
+    auto bound = bind_block(block, from, "", {});
+    if (!bound) return bound;
+    if (const status s = from.check_all_used(); !s) return s.failure();
     return bound;
 }
 

@@ -61,8 +61,8 @@ struct ffn {
     static constexpr std::string_view hidden_role = std::same_as<Up, none> ? "up_proj" : "gate_proj";
     static constexpr std::string_view output_role = "down_proj";
 
-    [[no_unique_address]] hidden_type hidden;
-    [[no_unique_address]] Output output;
+    hidden_type hidden{};
+    Output output{};
 
     static_assert(names_are_distinct(specs_of<hidden_type>(hidden_role),
                                      specs_of<decltype(Output::source)>(output_role),

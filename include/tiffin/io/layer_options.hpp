@@ -4,8 +4,14 @@
 #include <tiffin/activation/any_activation.hpp>
 #include <tiffin/error.hpp>
 
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,7 +19,7 @@ TIFFIN_BEGIN
 namespace io {
 
 // The `__metadata__` of a layer file while its block is built. What nobody has asked for when the
-// block is complete is an unknown option.
+// block is complete is an unknown option. Keys are given with the prefix of the block they belong to.
 class layer_options {
 public:
     explicit layer_options(const std::map<std::string, std::string>& metadata) : metadata_(metadata) {
@@ -26,20 +32,44 @@ public:
         const auto it = metadata_.find(key);
         return it == metadata_.end() ? nullptr : &it->second;
     }
+    [[nodiscard]] bool has(const std::string& key) const { return metadata_.contains(key); }
 
-    // Sets an activation from the option `activation`; the default stays where it is not given.
-    status read(any_activation& phi) {
-        const std::string* const name = find("activation");
-        if (name == nullptr) return {};
-        const auto kind = activation_named(*name);
-        if (!kind) {
-            std::string all;
-            for (const std::string_view known : activation_names)
-                all.append(all.empty() ? "" : ", ").append(known);
-            return failure{errc::option, "activation", "is '" + *name + "'; known are " + all};
-        }
-        phi.kind = *kind;
+    // Each sets `to` where the option is given and leaves it as it is where not.
+    status read(const std::string& key, any_activation& to) {
+        return read_word(key, activation_names, [&](std::size_t i) { to.kind = activation_kind(i); });
+    }
+    template <class Enum>
+    status read(const std::string& key, std::span<const std::string_view> names, Enum& to) {
+        return read_word(key, names, [&](std::size_t i) { to = Enum(i); });
+    }
+    // A whole number from 1 up.
+    status read(const std::string& key, std::size_t& to) {
+        const std::string* const text = find(key);
+        if (text == nullptr) return {};
+        std::size_t value = 0;
+        const char* const end = text->data() + text->size();
+        const auto [rest, bad] = std::from_chars(text->data(), end, value);
+        if (bad != std::errc() || rest != end || value == 0)
+            return failure{errc::option, key, "is '" + *text + "'; it must be a whole number from 1 up"};
+        to = value;
         return {};
+    }
+    // A number not below 0.
+    status read(const std::string& key, float& to) {
+        const std::string* const text = find(key);
+        if (text == nullptr) return {};
+        char* rest = nullptr;
+        const float value = std::strtof(text->c_str(), &rest);
+        const bool digits = text->find_first_not_of("0123456789.eE+-") == std::string::npos;
+        if (text->empty() || !digits || *rest != '\0' || !std::isfinite(value) || value < 0 ||
+            text->front() == '+')
+            return failure{errc::option, key, "is '" + *text + "'; it must be a number not below 0"};
+        to = value;
+        return {};
+    }
+    status read(const std::string& key, bool& to) {
+        static constexpr std::array<std::string_view, 2> words{"false", "true"};
+        return read_word(key, words, [&](std::size_t i) { to = i == 1; });
     }
 
     // An error where an option was given that `block` has not asked for.
@@ -53,6 +83,21 @@ public:
     }
 
 private:
+    template <class Use>
+    status read_word(const std::string& key, std::span<const std::string_view> names, const Use& use) {
+        const std::string* const text = find(key);
+        if (text == nullptr) return {};
+        std::string all;
+        for (std::size_t i = 0; i < names.size(); ++i) {
+            if (names[i] == *text) {
+                use(i);
+                return {};
+            }
+            all.append(all.empty() ? "" : ", ").append(names[i]);
+        }
+        return failure{errc::option, key, "is '" + *text + "'; known are " + all};
+    }
+
     const std::map<std::string, std::string>& metadata_;
     std::set<std::string> known_;
 };

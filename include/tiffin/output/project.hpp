@@ -20,8 +20,8 @@ struct project {
                   "tiffin: project<Norm, Source>: the second argument is not a source; a source has "
                   "a `tensors` list and a formula operator()(at), as dense has, or parts()");
 
-    [[no_unique_address]] Norm norm;
-    [[no_unique_address]] Source source;
+    Norm norm{};
+    Source source{};
 };
 
 TIFFIN_END

@@ -16,9 +16,9 @@ template <source_policy Gate, source_policy Up, fusion_policy Fusion>
 struct fused {
     static constexpr std::array<std::string_view, 2> roles{"gate_proj", "up_proj"};
 
-    [[no_unique_address]] Gate gate;
-    [[no_unique_address]] Up up;
-    [[no_unique_address]] Fusion fusion;
+    Gate gate{};
+    Up up{};
+    Fusion fusion{};
 
     TIFFIN_HD constexpr std::tuple<const Gate&, const Up&> parts() const noexcept { return {gate, up}; }
     [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }

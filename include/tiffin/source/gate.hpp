@@ -21,8 +21,8 @@ struct gate {
                   "tiffin: gate<Activation, Source>: the second argument is not a source; a source "
                   "has a `tensors` list and a formula operator()(at), as dense has, or parts()");
 
-    [[no_unique_address]] Activation phi;
-    [[no_unique_address]] Source input;
+    Activation phi{};
+    Source input{};
 
     TIFFIN_HD constexpr std::tuple<const Source&> parts() const noexcept { return {input}; }
     [[nodiscard]] constexpr double flops() const noexcept { return phi.flops(); }

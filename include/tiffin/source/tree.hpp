@@ -1,4 +1,4 @@
-// The two things every backend does with a source: list its tensors, evaluate it.
+// What every backend does with a source: list its tensors, visit its nodes, evaluate it.
 //
 // A leaf declares tensors and a formula over `at`, the place (token, feature) being computed:
 //
@@ -10,8 +10,9 @@
 //         auto operator()(const auto& at) const { return at[rows{}] * at[scale{}]; }
 //     };
 //
-// A composite has other sources as `parts()` and a formula over their values. The value type is
-// the backend's: a double, a float, a SIMD register, a number with its error bound.
+// A node has other sources as `parts()` and a formula over their values, or over `at` and their values
+// where it has tensors of its own. A chain (through.hpp) is computed for whole rows first. The value
+// type is the backend's: a double, a float, a SIMD register, a number with its error bound.
 #pragma once
 
 #include <tiffin/concepts.hpp>
@@ -20,6 +21,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -28,28 +30,70 @@
 TIFFIN_BEGIN
 
 template <composite_source S>
-using parts_of = decltype(std::declval<const S&>().parts());
+using parts_of = std::remove_cvref_t<decltype(std::declval<const S&>().parts())>;
 
 template <composite_source S, std::size_t I>
-using part_of = std::remove_cvref_t<std::tuple_element_t<I, std::remove_cvref_t<parts_of<S>>>>;
+using part_of = std::remove_cvref_t<std::tuple_element_t<I, parts_of<S>>>;
 
 template <composite_source S>
-using part_indices = std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<parts_of<S>>>>;
+using part_indices = std::make_index_sequence<std::tuple_size_v<parts_of<S>>>;
 
-// The number of tensors in the tree below S.
+namespace detail {
+
+template <class S>
+struct own_tensors {
+    using type = tensor_list<>;
+};
+template <class S>
+    requires requires {
+        S::tensors::size;
+    }
+struct own_tensors<S> {
+    using type = typename S::tensors;
+};
+
+}  // namespace detail
+
+// The tensors that S declares itself, not those of its parts.
+template <source_policy S>
+using own_tensors_of = typename detail::own_tensors<S>::type;
+
+// The number of tensors in the tree below S: its own, then those of its parts in their order.
 template <source_policy S>
 constexpr std::size_t tensor_count() noexcept {
-    if constexpr (composite_source<S>) {
-        return []<std::size_t... I>(std::index_sequence<I...>) {
-            return (std::size_t{0} + ... + tensor_count<part_of<S, I>>());
+    if constexpr (composite_source<S>) return []<std::size_t... I>(std::index_sequence<I...>) {
+            return (own_tensors_of<S>::size + ... + tensor_count<part_of<S, I>>());
         }
-        (part_indices<S>{});
-    } else {
-        return S::tensors::size;
+    (part_indices<S>{});
+    else return own_tensors_of<S>::size;
+}
+
+// Where the tensors of part I begin, counted from S's own first one.
+template <composite_source S, std::size_t I>
+constexpr std::size_t part_offset() noexcept {
+    return []<std::size_t... J>(std::index_sequence<J...>) {
+        return (own_tensors_of<S>::size + ... + tensor_count<part_of<S, J>>());
     }
+    (std::make_index_sequence<I>{});
 }
 
 namespace detail {
+
+// Where a source stands in its block: what its tensors are called after, and the sizes around it.
+struct standing {
+    std::string_view scope;
+    std::string_view role;
+    std::uint8_t width = 0;
+    std::uint8_t input = 1;
+    bool nested = false;
+};
+
+struct spec_writer {
+    tensor_spec* out;
+    std::uint8_t next_size = 2;
+
+    constexpr std::uint8_t fresh() noexcept { return next_size++; }
+};
 
 // A leaf's tensors are called after the leaf's own name, else after the role it plays.
 template <class S>
@@ -60,88 +104,133 @@ constexpr std::string_view owner_name(std::string_view role) noexcept {
         return role;
 }
 
-// A composite may give its parts roles of their own: `gate_proj` and `up_proj`.
-template <class S>
-constexpr std::string_view part_role(std::size_t i, std::string_view role) noexcept {
-    if constexpr (requires { S::roles[0]; })
-        return S::roles[i];
-    else
-        return role;
-}
-
 template <class... Tensors>
-constexpr void append_specs(tensor_list<Tensors...>, std::string_view owner, tensor_spec*& out) {
-    const auto append = [&]<class T>(std::type_identity<T>) {
-        tensor_spec& spec = *out++;
-        spec = {owner, T::name, T::kind, T::needed, {}, T::axes.size()};
-        for (std::size_t i = 0; i < T::axes.size(); ++i) spec.axes[i] = T::axes[i];
+constexpr void append_specs(tensor_list<Tensors...>, std::string_view owner, const standing& where,
+                            spec_writer& to) {
+    constexpr bool routed = (... || (Tensors::kind >= tensor_kind::logits && is_stored(Tensors::kind)));
+    const std::uint8_t experts = routed ? to.fresh() : std::uint8_t{0};
+    const std::uint8_t rank = routed ? to.fresh() : std::uint8_t{0};
+    [[maybe_unused]] const auto append = [&]<class T>(std::type_identity<T>) {
+        tensor_spec& spec = *to.out++;
+        spec = {where.scope, owner, T::name, T::kind, T::needed, {}, {}, T::axes.size(), where.nested};
+        for (std::size_t i = 0; i < T::axes.size(); ++i) {
+            spec.axes[i] = T::axes[i];
+            spec.sizes[i] = T::axes[i] == axis::width     ? where.width
+                            : T::axes[i] == axis::input   ? where.input
+                            : T::axes[i] == axis::experts ? experts
+                            : T::axes[i] == axis::rank    ? rank
+                                                          : tensor_spec::free_size;
+        }
     };
     (append(std::type_identity<Tensors>{}), ...);
 }
 
 template <class S>
-constexpr void collect_specs(std::string_view role, tensor_spec*& out) {
-    if constexpr (composite_source<S>) {
+constexpr void collect_specs(const standing& where, spec_writer& to) {
+    append_specs(own_tensors_of<S>{}, owner_name<S>(where.role), where, to);
+    if constexpr (chained_source<S>) {
+        // The first part reads what the chain reads, each later one the value of the one before it.
         [&]<std::size_t... I>(std::index_sequence<I...>) {
-            (collect_specs<part_of<S, I>>(part_role<S>(I, role), out), ...);
+            std::uint8_t input = where.input;
+            const auto collect = [&]<std::size_t P>(std::integral_constant<std::size_t, P>) {
+                standing at{P == 0 ? where.scope : S::scope, "", where.width, input, true};
+                if (P + 1 < sizeof...(I)) at.width = to.fresh();
+                collect_specs<part_of<S, P>>(at, to);
+                input = at.width;
+            };
+            (collect(std::integral_constant<std::size_t, I>{}), ...);
         }
         (part_indices<S>{});
-    } else {
-        append_specs(typename S::tensors{}, owner_name<S>(role), out);
+    } else if constexpr (composite_source<S>) {
+        // A composite may give its parts roles of their own: `gate_proj` and `up_proj`.
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            const auto collect = [&]<std::size_t P>(std::integral_constant<std::size_t, P>) {
+                standing at = where;
+                if constexpr (requires { S::roles[0]; }) at.role = S::roles[P];
+                collect_specs<part_of<S, P>>(at, to);
+            };
+            (collect(std::integral_constant<std::size_t, I>{}), ...);
+        }
+        (part_indices<S>{});
     }
 }
 
 }  // namespace detail
 
-// The tensors of the tree below S, depth first; S plays the role `role` in its block.
+// The tensors of the tree below S, each before those of its parts; S plays the role `role` in its block.
 template <source_policy S>
 constexpr auto specs_of(std::string_view role) {
     std::array<tensor_spec, tensor_count<S>()> specs{};
-    tensor_spec* out = specs.data();
-    detail::collect_specs<S>(role, out);
+    detail::spec_writer to{specs.data()};
+    detail::collect_specs<S>({"", role}, to);
     return specs;
 }
 
-// How many tensors of the same kind come before tensor `slot` in the tree below S.
+// How many tensors of the same kind come before tensor `slot` in the tree below S, chains left out.
 template <source_policy S>
 constexpr std::size_t ordinal_of(std::size_t slot) {
     const auto specs = specs_of<S>("");
     std::size_t n = 0;
-    for (std::size_t i = 0; i < slot; ++i) n += specs[i].kind == specs[slot].kind ? 1u : 0u;
+    for (std::size_t i = 0; i < slot; ++i)
+        n += specs[i].kind == specs[slot].kind && !specs[i].nested ? 1u : 0u;
     return n;
 }
 
-// The number of tensors of one kind in the tree below S.
+// The number of tensors of one kind in the tree below S, chains left out.
 template <source_policy S>
 constexpr std::size_t count_of(tensor_kind kind) {
     std::size_t n = 0;
-    for (const tensor_spec& spec : specs_of<S>("")) n += spec.kind == kind ? 1u : 0u;
+    for (const tensor_spec& spec : specs_of<S>("")) n += spec.kind == kind && !spec.nested ? 1u : 0u;
     return n;
 }
 
-// The place a leaf sees: the backend's place, with the leaf's tensors found by their type.
-template <class Leaf, std::size_t First, class Place>
-struct leaf_place {
+// Calls visit.operator()<First>(node) for every source of the tree below s, parts before what they are
+// part of; First is the node's first tensor. The parts of a chain are left to who visits the chain.
+template <std::size_t First = 0, source_policy S, class Visit>
+constexpr void visit_nodes(const S& s, const Visit& visit) {
+    if constexpr (composite_source<S> && !chained_source<S>) {
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            const auto& parts = s.parts();
+            (visit_nodes<First + part_offset<S, I>()>(std::get<I>(parts), visit), ...);
+        }
+        (part_indices<S>{});
+    }
+    visit.template operator()<First>(s);
+}
+
+// The place a source sees: the backend's place, with the source's own tensors found by their type.
+template <class Source, std::size_t First, class Place>
+struct source_place {
     const Place& place;
 
     template <tensor_declaration Tensor>
     TIFFIN_HD auto operator[](Tensor) const {
-        using tensors = typename Leaf::tensors;
+        using tensors = own_tensors_of<Source>;
         static_assert(tensors::template contains<Tensor>,
                       "tiffin: at[tensor]: this source reads a tensor that it does not declare; "
                       "add it to the source's `tensors` list");
         return place.template value<First + tensors::template index_of<Tensor>(), Tensor>();
     }
+
+    // formula(values...); number by number where it is written for plain numbers only.
+    template <class Formula, class... Values>
+    TIFFIN_HD auto apply(const Formula& formula, const Values&... values) const {
+        if constexpr (std::invocable<const Formula&, const Values&...>)
+            return formula(values...);
+        else
+            return place.by_number(formula, values...);
+    }
 };
 
 namespace detail {
 
-template <class S, class Place, class... Values>
+template <std::size_t First, class S, class Place, class... Values>
 TIFFIN_HD auto join(const S& s, const Place& place, const Values&... values) {
-    if constexpr (std::invocable<const S&, const Values&...>)
-        return s(values...);
+    const source_place<S, First, Place> at{place};
+    if constexpr (own_tensors_of<S>::size > 0)
+        return s(at, values...);
     else
-        return place.by_number(s, values...);
+        return at.apply(s, values...);
 }
 
 }  // namespace detail
@@ -151,33 +240,28 @@ TIFFIN_HD auto join(const S& s, const Place& place, const Values&... values) {
 // a formula that takes plain numbers only, where the place's values are something else.
 template <std::size_t First = 0, source_policy S, class Place>
 TIFFIN_HD auto evaluate(const S& s, const Place& place) {
-    if constexpr (composite_source<S>) {
+    if constexpr (chained_source<S>) {
+        return place.template value<First, computed>();
+    } else if constexpr (composite_source<S>) {
         return [&]<std::size_t... I>(std::index_sequence<I...>) {
-            constexpr auto first = [] {
-                std::array<std::size_t, sizeof...(I) + 1> offsets{First};
-                ((offsets[I + 1] = offsets[I] + tensor_count<part_of<S, I>>()), ...);
-                return offsets;
-            }();
             const auto& parts = s.parts();
-            return detail::join(s, place, evaluate<first[I]>(std::get<I>(parts), place)...);
+            return detail::join<First>(s, place,
+                                       evaluate<First + part_offset<S, I>()>(std::get<I>(parts), place)...);
         }
         (part_indices<S>{});
     } else {
-        return s(leaf_place<S, First, Place>{place});
+        return s(source_place<S, First, Place>{place});
     }
 }
 
-// FLOPs an element that the tree spends outside its matrix products.
+// FLOPs an element that the tree spends outside its matrix products, chains left out.
 template <source_policy S>
 constexpr double elementwise_flops(const S& s) {
-    if constexpr (composite_source<S>) {
-        return std::apply([&](const auto&... part) { return (s.flops() + ... + elementwise_flops(part)); },
-                          s.parts());
-    } else if constexpr (requires { s.flops(); }) {
-        return s.flops();
-    } else {
-        return 0;
-    }
+    double total = 0;
+    visit_nodes(s, [&]<std::size_t First>(const auto& node) {
+        if constexpr (requires { node.flops(); }) total += node.flops();
+    });
+    return total;
 }
 
 TIFFIN_END

@@ -1,0 +1,148 @@
+// A block's tensors once they are bound, and what finds them among those given.
+#pragma once
+
+#include <tiffin/backend/tensor_checks.hpp>
+#include <tiffin/block/block_shape.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// What a call's token ids are held against.
+struct table_size {
+    std::string name;
+    std::size_t vocab;
+};
+
+// A block's tensors and the sizes they agree on. Of a block of two sources: the tensors of
+// tensors_of<Block>() in their order; of a block of blocks: those it has itself, and its parts. A tensor
+// that was not given, or is not stored, has null data.
+struct binding {
+    std::vector<tensor_view> tensors;
+    std::vector<binding> parts;
+    std::vector<table_size> tables;  // of this block and its parts
+    std::size_t d_model = 0;
+    std::size_t d_ff = 0;         // of the first block of two sources
+    std::size_t given_width = 0;  // of the per-layer input; 0 where none is read
+    bool reads_residual = false;
+    std::size_t delay = 0;    // layers that a delayed block inside carries over; 0: there is none
+    std::size_t choices = 0;  // experts a token of the outermost part that routes; 0: nothing routes
+};
+
+// The tensors of a block's hidden source, of its output source, and the weight of its norm.
+template <ffn_block B>
+std::span<const tensor_view> hidden_part(const binding& bound) {
+    return std::span(bound.tensors).subspan(0, hidden_tensors<B>);
+}
+template <ffn_block B>
+std::span<const tensor_view> output_part(const binding& bound) {
+    return std::span(bound.tensors).subspan(hidden_tensors<B>, output_tensors<B>);
+}
+template <ffn_block B>
+tensor_view norm_part(const binding& bound) {
+    return norm_tensors<B> ? bound.tensors.back() : tensor_view{};
+}
+
+// The experts that a source picks for a token, once its tensors are bound. 0: it routes nothing.
+template <source_policy S>
+std::size_t bound_choices(const S& source, std::span<const tensor_view> tensors) {
+    std::size_t choices = 0;
+    visit_nodes(source, [&]<std::size_t First>(const auto& node) {
+        if constexpr (routed_source<std::remove_cvref_t<decltype(node)>>) {
+            if (choices == 0)
+                choices = detail::route_choices(
+                    node.router,
+                    tensors.subspan(First, own_tensors_of<std::remove_cvref_t<decltype(node)>>::size));
+        }
+    });
+    return choices;
+}
+
+// Given tensors, and which of them a block has found a use for.
+class binder {
+public:
+    explicit binder(const weights& given) : given_(given), used_(given.entries().size(), false) {}
+
+    // Binds the tensors of one source. `all` knows the sizes seen before in the same block.
+    template <source_policy S>
+    status bind_source(const S& source, std::span<const block_tensor> wanted, const std::string& prefix,
+                       detail::extents_seen& all, binding& to) {
+        const std::size_t first = to.tensors.size();
+        if (status s = bind_tensors(wanted, prefix, all, to); !s) return s;
+        const std::span<const tensor_view> tensors = std::span(to.tensors).subspan(first);
+        status wrong;
+        visit_nodes(source, [&]<std::size_t First>(const auto& node) {
+            using node_type = std::remove_cvref_t<decltype(node)>;
+            if constexpr (routed_source<node_type>) {
+                constexpr std::size_t count = own_tensors_of<node_type>::size;
+                if (wrong.ok())
+                    wrong = detail::check_routes(node.router, wanted.subspan(First, count),
+                                                 tensors.subspan(First, count), prefix, expert_count(prefix));
+            }
+        });
+        if (to.choices == 0) to.choices = bound_choices(source, tensors);
+        return wrong;
+    }
+
+    status bind_tensors(std::span<const block_tensor> wanted, const std::string& prefix,
+                        detail::extents_seen& all, binding& to) {
+        for (const block_tensor& t : wanted) {
+            to.tensors.emplace_back();
+            if (t.spec.kind == tensor_kind::given) to.given_width = 1;  // told when the widths are known
+            if (!is_stored(t.spec.kind)) continue;
+            const std::string name = prefix + full_name(t.spec);
+            const tensor_view* const tensor = take(name);
+            if (tensor == nullptr) {
+                if (t.spec.needed == presence::optional) continue;
+                return failure{errc::missing_tensor, name,
+                               "missing; the block needs it with shape " + detail::symbolic_shape(t)};
+            }
+            if (status s = detail::check_dtype(t, *tensor, name); !s) return s;
+            if (status s = all.unify(t, *tensor, name); !s) return s;
+            to.tensors.back() = *tensor;
+            if (t.spec.kind == tensor_kind::table || t.spec.kind == tensor_kind::route_map)
+                to.tables.push_back({name, tensor->shape[0]});
+            if (t.spec.kind == tensor_kind::pool) to.tables.push_back({name, tensor->shape[1]});
+        }
+        return {};
+    }
+
+    // How many blocks are given under "<prefix>experts.<e>.": one more than the largest e.
+    [[nodiscard]] std::size_t expert_count(const std::string& prefix) const {
+        return detail::numbered_parts(given_, prefix + "experts.");
+    }
+
+    // An error where a tensor was given that nothing has taken.
+    [[nodiscard]] status check_all_used() const {
+        for (std::size_t i = 0; i < used_.size(); ++i) {
+            const weights::entry& e = given_.entries()[i];
+            if (!used_[i])
+                return failure{
+                    errc::unused_tensor, e.name,
+                    "the block has no tensor of this name (its shape is " + to_string(e.tensor.shape) + ")"};
+        }
+        return {};
+    }
+
+private:
+    const tensor_view* take(const std::string& name) {
+        for (std::size_t i = 0; i < used_.size(); ++i)
+            if (given_.entries()[i].name == name) {
+                used_[i] = true;
+                return &given_.entries()[i].tensor;
+            }
+        return nullptr;
+    }
+
+    const weights& given_;
+    std::vector<bool> used_;
+};
+
+TIFFIN_END

@@ -1,0 +1,110 @@
+// What a call brings to a layer, and what the layer makes of it for its engine.
+#pragma once
+
+#include <tiffin/block/delayed.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/router/selection.hpp>
+#include <tiffin/view.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+// What a call gives beside x. Token ids alone convert to it; blocks that read more name it:
+//
+//     layer(x, {.token_ids = ids, .residual = residual_stream}, y);
+struct token_inputs {
+    std::span<const std::int32_t> token_ids{};   // (T), or empty where the block reads none
+    matrix_view<const float> residual{};         // (T, d_model), see on_residual
+    matrix_view<const float> per_layer_input{};  // (T, width), see per_layer_input
+    // (T, choices()): where the outermost part that routes writes whom it chose; null: nowhere.
+    choice<float>* routes = nullptr;
+    carried_residuals* carried = nullptr;  // of this forward pass, see delayed
+};
+
+namespace detail {
+
+// Anything that token ids are given as.
+template <class R>
+concept id_range = std::convertible_to<const R&, std::span<const std::int32_t>>;
+
+inline const token_inputs& as_inputs(const token_inputs& given) noexcept {
+    return given;
+}
+template <id_range R>
+token_inputs as_inputs(const R& ids) noexcept {
+    return {.token_ids = ids};
+}
+
+}  // namespace detail
+
+// Where an engine writes: y[rows[i]] (+)= weights[i] value[i]. Null rows: i itself; null weights: 1.
+struct output_rows {
+    matrix_view<float> y;
+    const std::uint32_t* rows = nullptr;
+    const float* weights = nullptr;
+    bool add = false;
+
+    [[nodiscard]] float* row(std::size_t i) const noexcept { return y.row(rows ? rows[i] : i); }
+    // Whether values can be put there before they are complete.
+    [[nodiscard]] bool is_plain() const noexcept { return !add && weights == nullptr; }
+};
+
+// What an engine computes in one go: every size is checked, every token id lies in its table.
+// Token i is row row(i) of x, token_ids, residual and per_layer_input.
+struct call_arguments {
+    matrix_view<const float> x;
+    const std::int32_t* token_ids;
+    matrix_view<const float> residual;
+    matrix_view<const float> per_layer_input;
+    const std::uint32_t* rows;
+    std::size_t tokens;
+    output_rows to;
+    choice<float>* routes;
+    matrix_view<float> carried;  // of a delayed block: taken from and left in
+    bool carried_is_due;
+    std::byte* workspace;  // on a cache line, of workspace_bytes(tokens, workers)
+    std::size_t workers;   // the most tasks that may run at once
+    executor_ref execute;
+
+    [[nodiscard]] std::size_t row(std::size_t i) const noexcept { return rows ? rows[i] : i; }
+    [[nodiscard]] std::int32_t token_id(std::size_t i) const noexcept {
+        return token_ids ? token_ids[row(i)] : 0;
+    }
+};
+
+// Cuts a call's workspace into areas, each on a cache line. Without memory it only counts.
+class arena {
+public:
+    explicit arena(std::byte* memory = nullptr) noexcept : begin_(memory) {}
+    template <class T>
+    T* take(std::size_t count) noexcept {
+        std::byte* const at = begin_ ? begin_ + used_ : nullptr;
+        used_ += (count * sizeof(T) + 63) / 64 * 64;
+        return reinterpret_cast<T*>(at);
+    }
+    [[nodiscard]] std::byte* rest() const noexcept { return begin_ ? begin_ + used_ : nullptr; }
+    [[nodiscard]] std::size_t used() const noexcept { return used_; }
+
+private:
+    std::byte* begin_;
+    std::size_t used_ = 0;
+};
+
+// Splits the tokens of a call among tasks where there is enough to do to pay for the hand-over.
+template <class Work>
+void for_tokens(const call_arguments& call, std::size_t numbers_a_token, const Work& work) {
+    const std::size_t worth = call.tokens * numbers_a_token / 32768;
+    const std::size_t most = call.workers < call.tokens ? call.workers : call.tokens;
+    const std::size_t tasks = worth < 1 ? 1 : worth < most ? worth : most;
+    const auto share = [&](std::size_t i) noexcept {
+        for (std::size_t t = call.tokens * i / tasks; t < call.tokens * (i + 1) / tasks; ++t) work(t);
+    };
+    call.execute(tasks, task_ref(share));
+}
+
+TIFFIN_END

@@ -1,0 +1,95 @@
+// What a call must bring, and what is wrong with what it brought.
+#pragma once
+
+#include <tiffin/backend/binding.hpp>
+#include <tiffin/backend/call.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// What a layer's calls are held against.
+struct call_needs {
+    std::vector<table_size> tables;
+    std::size_t d_model = 0;
+    std::size_t d_ff = 0;
+    std::size_t given_width = 0;  // of per_layer_input; 0: not read
+    std::size_t choices = 0;
+    bool residual = false;
+    std::size_t delay = 0;
+};
+
+namespace detail {
+
+inline call_needs needs_of(const binding& bound) {
+    return {bound.tables,  bound.d_model,        bound.d_ff, bound.given_width,
+            bound.choices, bound.reads_residual, bound.delay};
+}
+
+// A matrix beside x that a call must give, of x's rows and a width of its own.
+inline status check_beside(const matrix_view<const float>& given, const char* name, std::size_t width,
+                           const matrix_view<const float>& x, const matrix_view<float>& y) {
+    if (given.data == nullptr && x.rows > 0)
+        return failure{errc::size, name,
+                       "missing; the block reads it with shape (" + std::to_string(x.rows) + ", " +
+                           std::to_string(width) + ")"};
+    if (given.rows != x.rows || (given.cols != width && x.rows > 0))
+        return failure{errc::size, name,
+                       "has shape (" + std::to_string(given.rows) + ", " + std::to_string(given.cols) +
+                           "); it must be (" + std::to_string(x.rows) + ", " + std::to_string(width) + ")"};
+    if (given.stride < width && given.rows > 1)
+        return failure{errc::size, name,
+                       "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
+                           std::to_string(width)};
+    if (matrices_overlap(given, y)) return failure{errc::overlap, "y", std::string("overlaps ") + name};
+    return {};
+}
+
+// Everything that can be wrong with a call but its workspace.
+inline status check_call(const call_needs& needs, const matrix_view<const float>& x,
+                         const token_inputs& inputs, const matrix_view<float>& y) {
+    const auto& ids = inputs.token_ids;
+    if (y.rows != x.rows)
+        return failure{
+            errc::size, "y",
+            "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
+    if (ids.size() != x.rows && !(ids.empty() && needs.tables.empty()))
+        return failure{
+            errc::size, "token_ids",
+            "has " + std::to_string(ids.size()) + " ids for the " + std::to_string(x.rows) + " tokens of x"};
+    if (needs.residual)
+        if (status s = check_beside(inputs.residual, "residual", needs.d_model, x, y); !s) return s;
+    if (needs.given_width != 0)
+        if (status s = check_beside(inputs.per_layer_input, "per_layer_input", needs.given_width, x, y); !s)
+            return s;
+    if (needs.delay != 0) {
+        if (inputs.carried == nullptr)
+            return failure{errc::size, "carried",
+                           "missing; a delayed block needs carried_residuals(" + std::to_string(needs.delay) +
+                               ", tokens, d_model)"};
+        if (status s = inputs.carried->check(needs.delay, x.rows, needs.d_model); !s) return s;
+    }
+    for (const table_size& table : needs.tables)
+        for (std::size_t i = 0; i < ids.size(); ++i)
+            if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
+                return failure{errc::token_id, table.name,
+                               "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
+                                   " lies outside its " + std::to_string(table.vocab) + " rows"};
+    const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);
+    if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
+    if (ranges_overlap(ids.data(), ids.size_bytes(), y.data, y_bytes))
+        return failure{errc::overlap, "y", "overlaps token_ids"};
+    if (inputs.routes != nullptr &&
+        ranges_overlap(inputs.routes, x.rows * needs.choices * sizeof(choice<float>), y.data, y_bytes))
+        return failure{errc::overlap, "y", "overlaps routes"};
+    return {};
+}
+
+}  // namespace detail
+
+TIFFIN_END

@@ -1,0 +1,269 @@
+// The nodes of a source that are computed once a token: routed leaves, norms of a row, chains.
+#pragma once
+
+#include <tiffin/backend/fused/place.hpp>
+#include <tiffin/backend/fused/routes.hpp>
+#include <tiffin/source/tree.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace fused_detail {
+
+template <class Machine, source_policy Source>
+class stage;
+
+// A leaf with a router. State: the choices, then rank numbers a choice.
+template <class Machine, std::size_t First, routed_source Leaf>
+class routed_step {
+    using router_type = std::remove_cvref_t<decltype(std::declval<Leaf>().router)>;
+    using tensors = own_tensors_of<Leaf>;
+    static constexpr auto specs = specs_of<Leaf>("");
+
+public:
+    routed_step(const Leaf& leaf, std::span<const tensor_view> given, std::size_t outputs, std::size_t inputs)
+        : route_(leaf.router, given, kinds(), inputs), outputs_(outputs) {
+        for (std::size_t i = 0; i < specs.size(); ++i)
+            if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], inputs);
+        for (std::size_t i = 0; i < specs.size(); ++i)
+            if (specs[i].kind == tensor_kind::low_rank_out) pack(given[i]);
+    }
+    [[nodiscard]] std::size_t choices() const noexcept { return route_.choices(); }
+    [[nodiscard]] std::size_t state_numbers() const noexcept { return choices() * (2 + rank()); }
+    template <std::size_t N>
+    void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
+        state_ = state;
+        for (std::size_t i = 0; i < specs.size(); ++i) {
+            slot<Machine>& s = slots[First + i];
+            s.state = state;
+            s.choices = choices();
+            s.rank = rank();
+            if (specs[i].kind == tensor_kind::low_rank_out) {
+                s.bank = out_.as<typename Machine::weight_storage>();
+                s.experts = in_[0].experts();
+            }
+        }
+    }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        std::size_t most = route_.workspace_bytes(tokens, workers);
+        for (const auto& in : in_) most = std::max(most, in.workspace_bytes(tokens, choices(), workers));
+        return most;
+    }
+    [[nodiscard]] const choice<float>* chosen(const float* state) const noexcept {
+        return reinterpret_cast<const choice<float>*>(state + state_);
+    }
+    template <class Slots, class Token>
+    void run(const call_arguments& call, const typename Machine::activations& in, float* state,
+             std::size_t stride, std::byte* memory, const Slots&, const Token&) const {
+        float* const mine = state + state_;
+        const auto chosen_of = [=](std::size_t t) {
+            return reinterpret_cast<choice<float>*>(mine + t * stride);
+        };
+        route_.run(call, in, memory, chosen_of);
+        const std::size_t skip = 2 * choices();
+        for (const auto& bank : in_)
+            bank.run(call, in, choices(), memory, chosen_of,
+                     [=](std::size_t t) { return mine + t * stride + skip; });
+    }
+
+private:
+    static constexpr auto kind_list = [] {
+        std::array<tensor_kind, specs.size()> all{};
+        for (std::size_t i = 0; i < specs.size(); ++i) all[i] = specs[i].kind;
+        return all;
+    }();
+    static std::span<const tensor_kind> kinds() noexcept { return kind_list; }
+    [[nodiscard]] std::size_t rank() const noexcept { return in_.empty() ? 0 : in_[0].rank(); }
+
+    // B (experts, outputs, rank) as (group of features, expert, r, feature), the last group filled with 0.
+    void pack(const tensor_view& b) {
+        using storage = typename Machine::weight_storage;
+        const std::size_t experts = b.shape[0];
+        const std::size_t groups = (outputs_ + bank_group - 1) / bank_group;
+        out_ = aligned_buffer(groups * experts * rank() * bank_group * sizeof(storage));
+        auto* to = out_.as<storage>();
+        for (std::size_t g = 0; g < groups; ++g)
+            for (std::size_t e = 0; e < experts; ++e)
+                for (std::size_t r = 0; r < rank(); ++r)
+                    for (std::size_t j = 0; j < bank_group; ++j) {
+                        const std::size_t feature = g * bank_group + j;
+                        *to++ = Machine::store_weight(
+                            feature < outputs_
+                                ? load_as_f32(b.data, b.type, (e * outputs_ + feature) * rank() + r)
+                                : 0.0f);
+                    }
+    }
+
+    router_stage<Machine, router_type> route_;
+    std::size_t outputs_;
+    std::size_t state_ = 0;
+    std::vector<low_rank_stage<Machine>> in_;  // one, or none where the leaf has no bank
+    aligned_buffer out_;
+};
+
+// A norm over the row of the source below it. State: one number, the scale.
+template <class Machine, source_policy Source, std::size_t First, row_normed_source Node>
+class norm_step {
+public:
+    norm_step(const Node& node, std::span<const tensor_view>, std::size_t outputs, std::size_t)
+        : node_(node), outputs_(outputs) {}
+    static constexpr std::size_t choices() noexcept { return 0; }
+    static constexpr std::size_t state_numbers() noexcept { return 1; }
+    static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
+    static constexpr const choice<float>* chosen(const float*) noexcept { return nullptr; }
+    template <std::size_t N>
+    void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
+        slots[First].state = state_ = state;
+    }
+    template <class Slots, class Token>
+    void run(const call_arguments& call, const typename Machine::activations&, float* state,
+             std::size_t stride, std::byte*, const Slots& slots, const Token& token) const {
+        constexpr std::size_t first = First + part_offset<Node, 0>();
+        for_tokens(call, outputs_, [&](std::size_t t) noexcept {
+            const token_state<Machine> at = token(t);
+            typename Machine::reg squares(0.0f);
+            for (std::size_t j = 0; j < outputs_; j += Machine::lane_count) {
+                const std::size_t count = std::min(Machine::lane_count, outputs_ - j);
+                const place<Machine, Source> here{slots.data(), at, nullptr, 0, outputs_, j, count};
+                squares = Machine::add_square(evaluate<first>(node_.input, here), count, squares);
+            }
+            state[t * stride + state_] =
+                static_cast<float>(node_.norm.scale(Machine::sum(squares), static_cast<float>(outputs_)));
+        });
+    }
+
+private:
+    Node node_;
+    std::size_t outputs_;
+    std::size_t state_ = 0;
+};
+
+// Sources one after the other for whole rows. State: the last one's row.
+template <class Machine, std::size_t First, chained_source Chain>
+class chain_step {
+    template <std::size_t I>
+    using stage_of = stage<Machine, part_of<Chain, I>>;
+    static constexpr std::size_t count = std::tuple_size_v<parts_of<Chain>>;
+
+    template <std::size_t... I>
+    static auto make(const Chain& chain, std::span<const tensor_view> tensors,
+                     const std::array<std::size_t, count + 1>& widths, std::index_sequence<I...>) {
+        return std::tuple<stage_of<I>...>(
+            stage_of<I>(std::get<I>(chain.parts()),
+                        tensors.subspan(part_offset<Chain, I>(), tensor_count<part_of<Chain, I>>()),
+                        widths[I + 1], widths[I])...);
+    }
+    template <std::size_t... I>
+    static std::array<std::size_t, count + 1> measure(std::span<const tensor_view> tensors,
+                                                      std::size_t outputs, std::size_t inputs,
+                                                      std::index_sequence<I...>) {
+        std::array<std::size_t, count + 1> widths{
+            inputs, width_of<part_of<Chain, I>>(
+                        tensors.subspan(part_offset<Chain, I>(), tensor_count<part_of<Chain, I>>()))...};
+        widths[count] = outputs;
+        return widths;
+    }
+    static constexpr std::make_index_sequence<count> all{};
+
+public:
+    chain_step(const Chain& chain, std::span<const tensor_view> tensors, std::size_t outputs,
+               std::size_t inputs)
+        : widths_(measure(tensors, outputs, inputs, all)), stages_(make(chain, tensors, widths_, all)) {}
+    static constexpr std::size_t choices() noexcept { return 0; }
+    [[nodiscard]] std::size_t state_numbers() const noexcept { return widths_[count]; }
+    static constexpr const choice<float>* chosen(const float*) noexcept { return nullptr; }
+    template <std::size_t N>
+    void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
+        slots[First].state = state_ = state;
+    }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        std::size_t most = 0;
+        std::apply(
+            [&](const auto&... s) { ((most = std::max(most, s.workspace_bytes(tokens, workers))), ...); },
+            stages_);
+        return buffers(nullptr, tokens).used() + most;
+    }
+    template <class Slots, class Token>
+    void run(const call_arguments& call, const typename Machine::activations& in, float* state,
+             std::size_t stride, std::byte* memory, const Slots&, const Token&) const {
+        arena areas = buffers(memory, call.tokens);
+        run_from<0>(call, in, state + state_, stride, arena(memory), areas.rest());
+    }
+
+private:
+    [[nodiscard]] arena buffers(std::byte* memory, std::size_t tokens) const noexcept {
+        arena areas(memory);
+        for (std::size_t i = 1; i < count; ++i)
+            areas.take<float>(Machine::buffer::numbers(tokens, widths_[i]));
+        return areas;
+    }
+    template <std::size_t I>
+    void run_from(const call_arguments& call, const typename Machine::activations& in, float* state,
+                  std::size_t stride, arena areas, std::byte* rest) const {
+        if constexpr (I + 1 == count) {
+            std::get<I>(stages_).run(
+                call, in, rest, nullptr,
+                [=](std::size_t t, std::size_t feature, const typename Machine::reg& value, std::size_t n) {
+                    Machine::store(value, state + t * stride + feature, n);
+                });
+        } else {
+            const typename Machine::buffer to{
+                areas.take<float>(Machine::buffer::numbers(call.tokens, widths_[I + 1])), call.tokens,
+                widths_[I + 1]};
+            std::get<I>(stages_).run(
+                call, in, rest, nullptr,
+                [&](std::size_t t, std::size_t feature, const typename Machine::reg& value, std::size_t n) {
+                    Machine::put(value, to, t, feature, n);
+                });
+            run_from<I + 1>(call, to.view(), state, stride, areas, rest);
+        }
+    }
+
+    std::array<std::size_t, count + 1> widths_;  // of the chain's input, then of each part
+    decltype(make(std::declval<const Chain&>(), {}, {}, all)) stages_;
+    std::size_t state_ = 0;
+};
+
+// The steps of all nodes of the tree below s, itself in the tree of Source: parts before what they are part
+// of.
+template <class Machine, source_policy Source, std::size_t First = 0, source_policy S = Source>
+auto make_steps(const S& s, std::span<const tensor_view> tensors, std::size_t outputs, std::size_t inputs) {
+    const auto own = tensors.subspan(tensors.empty() ? 0 : First, tensors.empty() ? 0 : tensor_count<S>());
+    if constexpr (chained_source<S>) {
+        return std::tuple<chain_step<Machine, First, S>>(
+            chain_step<Machine, First, S>(s, own, outputs, inputs));
+    } else if constexpr (routed_source<S>) {
+        return std::tuple<routed_step<Machine, First, S>>(
+            routed_step<Machine, First, S>(s, own, outputs, inputs));
+    } else if constexpr (composite_source<S>) {
+        return [&]<std::size_t... I>(std::index_sequence<I...>) {
+            const auto& parts = s.parts();
+            const auto of_node = [&] {
+                if constexpr (row_normed_source<S>)
+                    return std::tuple<norm_step<Machine, Source, First, S>>(
+                        norm_step<Machine, Source, First, S>(s, own, outputs, inputs));
+                else
+                    return std::tuple<>();
+            };
+            return std::tuple_cat(make_steps<Machine, Source, First + part_offset<S, I>()>(
+                                      std::get<I>(parts), tensors, outputs, inputs)...,
+                                  of_node());
+        }
+        (part_indices<S>{});
+    } else {
+        return std::tuple<>();
+    }
+}
+
+}  // namespace fused_detail
+
+TIFFIN_END

@@ -1,0 +1,145 @@
+// Activations times packed weights, group by group, the next group's weights asked for in time.
+#pragma once
+
+#include <tiffin/backend/simd/packed_weights.hpp>
+#include <tiffin/executor/executor.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// Activations in depth blocks: (inputs / depth_block, tokens, depth_block). The rows of a tile are then
+// a constant distance apart, whatever the width, and never collide in a cache set. A single token's
+// row is in this form as it stands.
+struct activations {
+    const float* data;
+    std::size_t tokens;
+
+    [[nodiscard]] const float* row(std::size_t k0, std::size_t token) const noexcept {
+        return data + (k0 * tokens + token * depth_block);
+    }
+};
+
+inline constexpr std::size_t blocked_size(std::size_t tokens, std::size_t features) noexcept {
+    return (features + depth_block - 1) / depth_block * depth_block * tokens;
+}
+
+// Count weights (outputs, inputs) times the same activations; with Count = 0 only the division of the
+// outputs among tasks is left.
+template <class Arch, format_policy Weights, std::size_t Count>
+class products {
+    using packed = packed_weights<Arch, Weights, Count>;
+
+public:
+    products(std::size_t outputs, std::size_t inputs) : weights_(outputs, inputs, group_size(outputs)) {}
+    void pack(std::size_t which, const tensor_view& weight) noexcept { weights_.pack(which, weight); }
+
+    // Sums of one token and one register of outputs: at(token, feature) of weight 0, step() on of the next.
+    struct sums {
+        const float* data;
+        std::size_t tokens;
+
+        static constexpr std::size_t step() noexcept { return packed::panel_outputs; }
+
+        [[nodiscard]] const float* at(std::size_t token, std::size_t feature) const noexcept {
+            return data + (feature / packed::panel_outputs * tokens + token) * packed::panel_numbers +
+                   feature % packed::panel_outputs;
+        }
+    };
+
+    // Floats for the sums of as many tasks as `most_workers` allows.
+    [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t most_workers) const noexcept {
+        return workers(most_workers) * numbers_a_worker(tokens);
+    }
+
+    // Calls finish(first token, tokens, first output, outputs, sums) for every part of the result.
+    template <class Finish>
+    void run(const activations& in, float* scratch, std::size_t most_workers, const executor_ref& execute,
+             const Finish& finish) const {
+        std::atomic<std::size_t> next{0};
+        const auto work = [&](std::size_t worker) noexcept {
+            float* const mine = scratch + worker * numbers_a_worker(in.tokens);
+            // The group after this one is claimed early, so that its first weights can be asked for.
+            std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
+            while (group < weights_.groups()) {
+                const std::size_t following = next.fetch_add(1, std::memory_order_relaxed);
+                run_group(group, following, in, mine, finish);
+                group = following;
+            }
+        };
+        execute(workers(most_workers), task_ref(work));
+    }
+
+private:
+    // Tokens that share one pass over a group: their inputs and accumulators fit the second-level cache.
+    static constexpr std::size_t token_block = 192;
+
+    // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs.
+    static std::size_t group_size(std::size_t outputs) noexcept {
+        return std::clamp<std::size_t>(outputs / packed::panel_outputs / 16, 1, 8);
+    }
+    [[nodiscard]] std::size_t workers(std::size_t most) const noexcept {
+        return std::min(most, weights_.groups());
+    }
+    [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
+        return std::min(tokens, token_block) * weights_.group_panels() * packed::panel_numbers;
+    }
+
+    template <class Finish>
+    void run_group(std::size_t group, std::size_t following, const activations& in, float* acc,
+                   const Finish& finish) const noexcept {
+        const std::size_t first_output = group * weights_.group_panels() * packed::panel_outputs;
+        const std::size_t outputs =
+            std::min(weights_.panels_in(group) * packed::panel_outputs, weights_.outputs() - first_output);
+        const std::size_t blocks = (in.tokens + token_block - 1) / token_block;
+        for (std::size_t b = 0; b < blocks; ++b) {
+            const std::size_t first = in.tokens * b / blocks;
+            const std::size_t count = in.tokens * (b + 1) / blocks - first;
+            if constexpr (Count > 0)
+                multiply(group, b + 1 < blocks ? group : following, in, first, count, acc);
+            finish(first, count, first_output, outputs, sums{acc, count});
+        }
+    }
+
+    // acc[panel][token][register] = products of the group's panels with tokens [first, first + count).
+    void multiply(std::size_t group, std::size_t following, const activations& in, std::size_t first,
+                  std::size_t count, float* acc) const noexcept {
+        static constexpr auto& tile_of = tiles<Arch, Weights, packed::registers>;
+        const std::size_t tile_count = (count + tile_of.size() - 1) / tile_of.size();
+        const std::size_t first_panel = group * weights_.group_panels();
+        const std::size_t panels = weights_.panels_in(group);
+        for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
+            const std::size_t depth = std::min(depth_block, weights_.inputs() - k0);
+            const std::size_t bytes = depth * packed::panel_numbers * sizeof(typename Weights::storage);
+            const std::size_t steps = std::max<std::size_t>(depth / ask_every, 1) * tile_count;
+            const std::size_t lines = (bytes / 64 + steps - 1) / steps;
+            for (std::size_t p = 0; p < panels; ++p) {
+                const auto* const w = weights_.block(first_panel + p, k0);
+                const auto* soon = reinterpret_cast<const std::byte*>(w) + bytes;
+                if (p + 1 == panels && k0 + depth == weights_.inputs())
+                    soon = following < weights_.groups() ? reinterpret_cast<const std::byte*>(weights_.block(
+                                                               following * weights_.group_panels(), 0))
+                                                         : nullptr;
+                for (std::size_t i = 0, done = 0; i < tile_count; ++i) {
+                    const std::size_t until = count * (i + 1) / tile_count;
+                    const std::size_t skip = i * (depth / ask_every) * lines * 64;
+                    const bool fetch = soon != nullptr && skip + 64 <= bytes;
+                    tile_of[until - done - 1](in.row(k0, first + done), depth, w,
+                                              acc + (p * count + done) * packed::panel_numbers, k0 == 0,
+                                              fetch ? ahead{soon + skip, lines} : ahead{});
+                    done = until;
+                }
+            }
+        }
+    }
+
+    packed weights_;
+};
+
+}  // namespace simd_detail
+
+TIFFIN_END

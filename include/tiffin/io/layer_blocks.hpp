@@ -1,0 +1,293 @@
+// The blocks of layer files: from options and the names of tensors to a composition.
+#pragma once
+
+#include <tiffin/backend/any_block.hpp>
+#include <tiffin/fusion/any_fusion.hpp>
+#include <tiffin/io/layer_options.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/norm/any_norm.hpp>
+#include <tiffin/router/any_router.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io {
+
+namespace detail {
+
+// clang-format off
+using file_mlp         = ffn<gate<any_activation>, none>;
+using file_glu         = ffn<gate<any_activation>, dense>;
+using file_stem        = ffn<gate<any_activation>, token_embedding>;
+using file_stem_gate   = ffn<gate<any_activation, token_embedding>, dense>;
+using file_stem_hybrid = ffn<gate<any_activation>, sum<dense, token_embedding>>;
+using file_bank        = routed_low_rank<any_router>;
+using file_structmoe   = ffn<gate<any_activation, sum<dense, file_bank>>, none>;
+using file_structmoe_fused = ffn<gate<any_activation, named<dense, "up_proj">>, file_bank, any_fusion>;
+template <class Memory>
+using file_memory      = ffn<gate<any_activation>, Memory, any_fusion, memory_output>;
+// clang-format on
+
+// Builds the block whose tensors and options are called after a prefix.
+template <class Backend>
+class block_builder {
+public:
+    using block = any_block<Backend>;
+
+    block_builder(layer_options& options, const weights& given) : options_(options), given_(given) {}
+
+    // `tensors` and `keys` are the prefixes of the tensors' names and of the options' keys.
+    result<block> build(const std::string& tensors, const std::string& keys) {
+        const std::string* const kind = options_.find(keys + "block");
+        if (kind == nullptr) return failure{errc::option, keys + "block", "missing from __metadata__"};
+        struct known {
+            std::string_view name;
+            result<block> (block_builder::*build)(const place&);
+        };
+        static constexpr std::array<known, 13> all{{{"mlp", &block_builder::mlp},
+                                                    {"glu", &block_builder::glu},
+                                                    {"stem", &block_builder::stem},
+                                                    {"stem_gate", &block_builder::stem_gate},
+                                                    {"stem_hybrid", &block_builder::stem_hybrid},
+                                                    {"moe", &block_builder::moe},
+                                                    {"hash_moe", &block_builder::hash_moe},
+                                                    {"structmoe", &block_builder::structmoe},
+                                                    {"meki", &block_builder::meki},
+                                                    {"ple", &block_builder::ple},
+                                                    {"retoken", &block_builder::retoken},
+                                                    {"mort", &block_builder::mort},
+                                                    {"parallel", &block_builder::parallel}}};
+        std::string names;
+        for (const known& k : all) {
+            if (k.name == *kind) return (this->*k.build)({tensors, keys});
+            names.append(names.empty() ? "" : ", ").append(k.name);
+        }
+        return failure{errc::option, keys + "block", "is '" + *kind + "'; known are " + names};
+    }
+
+private:
+    struct place {
+        std::string tensors, keys;
+    };
+
+    [[nodiscard]] bool has(const place& at, const char* name) const {
+        return given_.find(at.tensors + name) != nullptr;
+    }
+
+    template <class Block>
+    result<block> dense_block(const place& at, activation_kind usual) {
+        Block made;
+        any_activation& phi = activation_of(made.hidden);
+        phi.kind = usual;
+        if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
+        return block(made);
+    }
+    // The activation of a block's gate, with an up source beside it or without.
+    template <class Hidden>
+    static any_activation& activation_of(Hidden& hidden) {
+        if constexpr (requires { hidden.gate; })
+            return hidden.gate.phi;
+        else
+            return hidden.phi;
+    }
+    result<block> mlp(const place& at) { return dense_block<file_mlp>(at, activation_kind::gelu); }
+    result<block> glu(const place& at) { return dense_block<file_glu>(at, activation_kind::silu); }
+    result<block> stem(const place& at) { return dense_block<file_stem>(at, activation_kind::silu); }
+    result<block> stem_gate(const place& at) {
+        return dense_block<file_stem_gate>(at, activation_kind::silu);
+    }
+    result<block> stem_hybrid(const place& at) {
+        return dense_block<file_stem_hybrid>(at, activation_kind::silu);
+    }
+
+    // A mixture's experts, all of one kind, and how many of them there have to be.
+    result<block> experts(const place& at) {
+        std::size_t count = 0;
+        if (!options_.has(at.keys + "num_experts"))
+            return failure{errc::option, at.keys + "num_experts", "missing from __metadata__"};
+        if (status s = options_.read(at.keys + "num_experts", count); !s) return s.failure();
+        const std::string prefix = at.tensors + "experts.";
+        const std::size_t found = tiffin::detail::numbered_parts(given_, prefix);
+        if (found < count)
+            return failure{errc::missing_tensor, prefix + std::to_string(found),
+                           "missing; num_experts is " + std::to_string(count)};
+        for (const weights::entry& e : given_.entries())
+            if (found > count && e.name.starts_with(prefix + std::to_string(found - 1) + "."))
+                return failure{errc::unused_tensor, e.name,
+                               "given, but num_experts is " + std::to_string(count)};
+        return build(prefix + "0.", at.keys + "expert.");
+    }
+    template <class Router>
+    result<block> mixture_of(const place& at, const Router& router) {
+        auto expert = experts(at);
+        if (!expert) return expert;
+        if (!options_.has(at.keys + "shared.block"))
+            return block(mixture<Router, block>{router, *expert, {}});
+        auto shared = build(at.tensors + "shared.", at.keys + "shared.");
+        if (!shared) return shared;
+        return block(mixture<Router, block, block>{router, *expert, *shared});
+    }
+    result<block> moe(const place& at) {
+        any_router router;
+        if (status s = options_.read(at.keys + "router_order", router_orders, router.order); !s)
+            return s.failure();
+        if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
+        return mixture_of(at, router);
+    }
+    result<block> hash_moe(const place& at) { return mixture_of(at, hash{}); }
+
+    result<block> structmoe(const place& at) {
+        enum class fusion_kind { additive, gated, post_activation } kind = fusion_kind::additive;
+        static constexpr std::array<std::string_view, 3> names{"additive", "gated", "post_activation"};
+        any_router router;
+        any_activation phi{activation_kind::gelu};
+        if (status s = options_.read(at.keys + "fusion", names, kind); !s) return s.failure();
+        if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
+        if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
+        if (kind == fusion_kind::additive) {
+            file_structmoe made;
+            made.hidden.phi = phi;
+            std::get<1>(made.hidden.input.terms).router = router;
+            return block(made);
+        }
+        file_structmoe_fused made;
+        made.hidden.gate.phi = phi;
+        made.hidden.up.router = router;
+        made.hidden.fusion.adds = kind == fusion_kind::post_activation;
+        return block(made);
+    }
+
+    // A memory block with its options; every norm in it has the same eps.
+    template <class Memory>
+    result<block> memory_block(file_memory<Memory> made, float eps) {
+        made.output.norm.eps = eps;
+        visit_norms(made.hidden.up, eps);
+        return block(made);
+    }
+    template <class Source>
+    static void visit_norms(Source& source, float eps) {
+        if constexpr (requires { source.norm.eps; }) source.norm.eps = eps;
+        if constexpr (requires { source.input; }) visit_norms(source.input, eps);
+        if constexpr (requires { source.terms; })
+            std::apply([&](auto&... term) { (visit_norms(term, eps), ...); }, source.terms);
+        if constexpr (requires { source.steps; })
+            std::apply([&](auto&... step) { (visit_norms(step, eps), ...); }, source.steps);
+    }
+    result<block> meki(const place& at) {
+        enum class fusion_kind {
+            add_sigmoid,
+            mul_sigmoid,
+            add_silu,
+            mul_silu
+        } kind = fusion_kind::add_sigmoid;
+        static constexpr std::array<std::string_view, 4> names{"add_sigmoid", "mul_sigmoid", "add_silu",
+                                                               "mul_silu"};
+        enum class input_kind { normed, residual } input = input_kind::normed;
+        static constexpr std::array<std::string_view, 2> inputs{"normed", "residual"};
+        float eps = 1e-6f;
+        bool folded = false;
+        if (status s = options_.read(at.keys + "fusion", names, kind); !s) return s.failure();
+        if (status s = options_.read(at.keys + "gate_input", inputs, input); !s) return s.failure();
+        if (status s = options_.read(at.keys + "eps", eps); !s) return s.failure();
+        if (status s = options_.read(at.keys + "folded", folded); !s) return s.failure();
+        const bool silu = kind == fusion_kind::add_silu || kind == fusion_kind::mul_silu;
+        const any_activation phi{silu ? activation_kind::silu : activation_kind::sigmoid};
+        const any_fusion fuse{kind == fusion_kind::add_sigmoid || kind == fusion_kind::add_silu};
+        const auto with = [&]<class Memory>(std::type_identity<Memory>) {
+            file_memory<Memory> made;
+            made.hidden.gate.phi = phi;
+            made.hidden.fusion = fuse;
+            return memory_block<Memory>(made, eps);
+        };
+        const auto choose_form = [&]() -> result<block> {
+            if (folded) return with(std::type_identity<memory_injection>{});
+            if (!has(at, "word_embed.weight")) return with(std::type_identity<static_memory>{});
+            if (status s = check_one_vocabulary(at); !s) return s.failure();
+            const bool normed = has(at, "word_norm.weight");
+            if (!has(at, "memory.weight"))
+                return normed ? with(std::type_identity<dynamic_memory<normed_word>>{})
+                              : with(std::type_identity<dynamic_memory<>>{});
+            return normed ? with(std::type_identity<trained_memory<normed_word>>{})
+                          : with(std::type_identity<trained_memory<>>{});
+        };
+        auto made = choose_form();
+        if (!made || input == input_kind::normed) return made;
+        return block(on_residual<block>{*made});
+    }
+    // A memory and the words it is trained from have a row a token, each.
+    [[nodiscard]] status check_one_vocabulary(const place& at) const {
+        const tensor_view* const memory = given_.find(at.tensors + "memory.weight");
+        const tensor_view* const words = given_.find(at.tensors + "word_embed.weight");
+        if (memory == nullptr || words == nullptr || memory->shape.rank() == 0 || words->shape.rank() == 0 ||
+            memory->shape[0] == words->shape[0])
+            return {};
+        return failure{errc::shape, at.tensors + "word_embed.weight",
+                       "has shape " + to_string(words->shape) + "; its axis 0 must be vocab = " +
+                           std::to_string(memory->shape[0]) + ", as in " + at.tensors + "memory.weight"};
+    }
+    result<block> ple(const place& at) {
+        float eps = 1e-6f;
+        any_activation phi{activation_kind::gelu_tanh};
+        if (status s = options_.read(at.keys + "eps", eps); !s) return s.failure();
+        if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
+        const auto with = [&]<class Memory>(std::type_identity<Memory>) {
+            file_memory<Memory> made;
+            made.hidden.gate.phi = phi;
+            return memory_block<Memory>(made, eps);
+        };
+        return has(at, "memory.weight") ? with(std::type_identity<memory_injection>{})
+                                        : with(std::type_identity<per_layer_input>{});
+    }
+
+    status read(const place& at, any_norm& norm) {
+        if (status s = options_.read(at.keys + "norm", norm_names, norm.kind); !s) return s;
+        return options_.read(at.keys + "eps", norm.eps);
+    }
+    result<block> retoken(const place& at) {
+        bool folded = false;
+        token_modulator<any_norm> modulator;
+        if (status s = options_.read(at.keys + "folded", folded); !s) return s.failure();
+        if (status s = read(at, modulator.row.norm); !s) return s.failure();
+        auto base = build(at.tensors + "base.", at.keys + "base.");
+        if (!base) return base;
+        if (folded) return block(modulated<block, folded_modulator, multiply>{*base, {}, {}});
+        return block(modulated<block, token_modulator<any_norm>, multiply>{*base, modulator, {}});
+    }
+    result<block> mort(const place& at) {
+        modulator_pool<any_norm> modulator;
+        if (status s = read(at, modulator.mixed.norm); !s) return s.failure();
+        if (status s = options_.read(at.keys + "top_k", modulator.mixed.input.router.top_k); !s)
+            return s.failure();
+        if (status s = options_.read(at.keys + "num_layers", modulator.num_layers); !s) return s.failure();
+        auto base = build(at.tensors + "base.", at.keys + "base.");
+        if (!base) return base;
+        return block(modulated<block, modulator_pool<any_norm>, add>{*base, modulator, {}});
+    }
+    result<block> parallel(const place& at) {
+        std::size_t count = 0;
+        if (!options_.has(at.keys + "branches"))
+            return failure{errc::option, at.keys + "branches", "missing from __metadata__"};
+        if (status s = options_.read(at.keys + "branches", count); !s) return s.failure();
+        std::vector<block> branches;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::string name = "branch." + std::to_string(i) + ".";
+            auto branch = build(at.tensors + name, at.keys + name);
+            if (!branch) return branch;
+            branches.push_back(*branch);
+        }
+        return block(any_parallel<Backend>(std::move(branches)));
+    }
+
+    layer_options& options_;
+    const weights& given_;
+};
+
+}  // namespace detail
+}  // namespace io
+TIFFIN_END

@@ -1,0 +1,62 @@
+// From logits to the experts of a token: the part that all learned routers share.
+#pragma once
+
+#include <tiffin/concepts.hpp>
+#include <tiffin/source/tensor_kinds.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+TIFFIN_BEGIN
+
+// An expert picked for a token, and what its value is multiplied with.
+template <class S>
+struct choice {
+    std::int32_t expert;
+    S weight;
+};
+
+// Whether a is picked before b: the larger one; a number before NaN.
+template <class S>
+TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
+    return a > b || (!(b == b) && a == a);
+}
+
+// The top_k experts of a token, best first: top-k of score(logits) + bias, weights from the scores alone.
+// Shapes: logits, bias (experts), the latter null where there is none; scratch (2 experts); chosen (top_k).
+// Numerics: ties go to the lower index. Every score rises with its logit, so without a bias the logits
+//   themselves are compared, and scores that round to the same number are not taken for a tie. NaN is
+//   picked last: the route is always that of top_k different experts.
+// Precondition: top_k <= experts. Cost: top_k experts comparisons.
+template <learned_router Router, class S>
+TIFFIN_HD void choose(const Router& router, const S* logits, std::size_t experts, const S* bias, S* scratch,
+                      choice<S>* chosen) {
+    S* const scores = scratch;
+    S* const seen = scratch + experts;
+    for (std::size_t e = 0; e < experts; ++e) scores[e] = logits[e];
+    router.score(scores, experts);
+    for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + bias[e] : logits[e];
+    const std::size_t count = router.top_k;
+    for (std::size_t i = 0; i < count; ++i) {
+        std::size_t best = experts;
+        for (std::size_t e = 0; e < experts; ++e) {
+            bool taken = false;
+            for (std::size_t j = 0; j < i; ++j)
+                taken = taken || static_cast<std::size_t>(chosen[j].expert) == e;
+            if (!taken && (best == experts || exceeds(seen[e], seen[best]))) best = e;
+        }
+        chosen[i].expert = static_cast<std::int32_t>(best);
+    }
+    for (std::size_t i = 0; i < count; ++i) seen[i] = scores[chosen[i].expert];
+    router.weigh(seen, count);
+    for (std::size_t i = 0; i < count; ++i) chosen[i].weight = seen[i];
+}
+
+namespace detail {
+
+// What learned routers read: a weight (experts, d_model), and a bias for the choice alone.
+using learned_router_tensors = tensor_list<logits<"router.weight">, selection_bias<"router.selection_bias">>;
+
+}  // namespace detail
+
+TIFFIN_END

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <tiffin/router/selection.hpp>
+#include <tiffin/scalar.hpp>
+
+#include <cmath>
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// values <- exp(values - max) / sum, added up from the first to the last.
+template <class S>
+TIFFIN_HD void softmax(S* values, std::size_t n) {
+    using std::exp;
+    S most = values[0];
+    for (std::size_t i = 1; i < n; ++i) most = select(most < values[i], values[i], most);
+    S total(0);
+    for (std::size_t i = 0; i < n; ++i) {
+        values[i] = exp(values[i] - most);
+        total = total + values[i];
+    }
+    for (std::size_t i = 0; i < n; ++i) values[i] = values[i] / total;
+}
+
+template <class S>
+TIFFIN_HD void divide_by_sum(S* values, std::size_t n) {
+    S total(0);
+    for (std::size_t i = 0; i < n; ++i) total = total + values[i];
+    for (std::size_t i = 0; i < n; ++i) values[i] = values[i] / total;
+}
+
+}  // namespace detail
+
+// Softmax over all experts, then top-k, not renormalised: s = softmax(x W^T), weights s_e.
+// Shapes: x (T, d_model), `router.weight` (experts, d_model), `router.selection_bias` (experts, optional).
+// Numerics: the largest logit is taken off before exp. Errors: top_k of 0 or above the experts is
+//   errc::option, found by prepare().
+// Cost: 2 experts d_model FLOPs a token. Source: SPEC 2.3; StructMoE's router.
+struct softmax_topk {
+    using tensors = detail::learned_router_tensors;
+    std::size_t top_k = 1;
+
+    template <class S>
+    TIFFIN_HD static void score(S* values, std::size_t n) {
+        detail::softmax(values, n);
+    }
+    template <class S>
+    TIFFIN_HD static void weigh(S* /*chosen*/, std::size_t /*n*/) {}
+};
+
+// The same with the chosen weights divided by their sum.
+struct softmax_topk_renorm : softmax_topk {
+    template <class S>
+    TIFFIN_HD static void weigh(S* chosen, std::size_t n) {
+        detail::divide_by_sum(chosen, n);
+    }
+};
+
+// Top-k of the logits, then softmax over the chosen.
+struct topk_softmax {
+    using tensors = detail::learned_router_tensors;
+    std::size_t top_k = 1;
+
+    template <class S>
+    TIFFIN_HD static void score(S* /*values*/, std::size_t /*n*/) {}
+    template <class S>
+    TIFFIN_HD static void weigh(S* chosen, std::size_t n) {
+        detail::softmax(chosen, n);
+    }
+};
+
+TIFFIN_END

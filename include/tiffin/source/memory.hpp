@@ -1,0 +1,50 @@
+// The memories of MeKi: a table of small rows, folded or as it is trained.
+#pragma once
+
+#include <tiffin/activation/silu.hpp>
+#include <tiffin/fusion/multiply.hpp>
+#include <tiffin/norm/rms.hpp>
+#include <tiffin/source/dense.hpp>
+#include <tiffin/source/fused.hpp>
+#include <tiffin/source/gate.hpp>
+#include <tiffin/source/named.hpp>
+#include <tiffin/source/normed.hpp>
+#include <tiffin/source/scaled.hpp>
+#include <tiffin/source/sum.hpp>
+#include <tiffin/source/through.hpp>
+#include <tiffin/source/token_embedding.hpp>
+
+TIFFIN_BEGIN
+
+// The norm rms with MeKi's eps, 1e-6; for the rest see rms.
+struct memory_norm : rms {
+    constexpr memory_norm(float epsilon = 1e-6f) noexcept : rms{epsilon} {}
+};
+
+// A row of a memory: e = M[t], `memory.weight` (vocab, width). What a trained memory is folded to.
+// Source: MeKi Eq. 10; the P of PLE.
+using memory_injection = named<token_embedding, "memory">;
+
+// The word embedding sent through a small SwiGLU: G(E[t]), d -> d / 2 -> width, bias-free.
+// Shapes: `word_embed.weight` (vocab, d), `word_proj.{gate,up}_proj.weight` (inner, d),
+//   `word_proj.down_proj.weight` (width, inner). Word is the source that G reads.
+// Source: MeKi, SPEC 2.5.
+template <class Word = named<token_embedding, "word_embed">>
+using word_memory = through<"word_proj", Word, fused<gate<silu>, dense, multiply>, named<dense, "down_proj">>;
+
+// The word embedding normed first, as the published MeKi code does: `word_norm.weight` (d).
+using normed_word = normed<memory_norm, named<token_embedding, "word_embed">, "word_norm">;
+
+// MeKi's memory as it is trained: e = alpha rms(M[t] + beta G(E[t])), with `mix_norm.weight` (width) and
+// the scalars `alpha` and `beta`. Numerics: the row of G in f32, the norm over the whole row.
+// Cost: two rows and G a token, which is what folding saves. Source: SPEC 2.5.
+template <class Word = named<token_embedding, "word_embed">>
+using trained_memory =
+    scaled<"alpha",
+           normed<memory_norm, sum<memory_injection, scaled<"beta", word_memory<Word>>>, "mix_norm">>;
+// Without G, and without M.
+using static_memory = scaled<"alpha", normed<memory_norm, memory_injection, "mix_norm">>;
+template <class Word = named<token_embedding, "word_embed">>
+using dynamic_memory = scaled<"alpha", normed<memory_norm, scaled<"beta", word_memory<Word>>, "mix_norm">>;
+
+TIFFIN_END

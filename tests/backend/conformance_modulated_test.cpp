@@ -1,0 +1,62 @@
+// Memories, modulators and the blocks made of blocks.
+#include <tiffin/layers.hpp>
+#include <tiffin/norm/unweighted.hpp>
+
+#include "support/conformance.hpp"
+#include "support/doctest.hpp"
+
+using namespace tiffin;
+using tiffin_test::check_conformance;
+using tiffin_test::check_special_values;
+using tiffin_test::compose;
+using tiffin_test::compose_with_reference;
+
+namespace {
+
+void check(const tiffin_test::composition& what) {
+    check_conformance(what);
+    check_special_values(what);
+}
+
+}  // namespace
+
+TEST_CASE("conformance: meki as trained") {
+    meki_training block;
+    block.output.norm.eps = 0.25f;
+    block.hidden.up.input.norm.eps = 0.125f;
+    check(compose_with_reference("meki_training", block));
+}
+TEST_CASE("conformance: meki, dynamic alone, its words normed, mul_silu, on the residual") {
+    using memory = ffn<gate<silu>, dynamic_memory<normed_word>, multiply, memory_output>;
+    check(compose_with_reference<on_residual<memory>>("meki dynamic"));
+}
+TEST_CASE("conformance: meki, static alone, beside an ffn") {
+    using memory = ffn<gate<sigmoid>, static_memory, multiply, memory_output>;
+    check(compose_with_reference<parallel<swiglu, memory, mlp>>("meki static"));
+}
+TEST_CASE("conformance: ple with the caller's input") {
+    check(compose_with_reference<ple_given>("ple_given"));
+}
+
+TEST_CASE("conformance: retoken") {
+    retoken<swiglu> block;
+    block.modulator.row.norm.eps = 0.5f;
+    check(compose_with_reference("retoken", block));
+}
+TEST_CASE("conformance: retoken with rms, over a mixture") {
+    using modulator = token_modulator<unweighted<rms>>;
+    check(compose<modulated<moe<mlp>, modulator>>("retoken over moe"));
+}
+TEST_CASE("conformance: retoken folded, over a block with a norm") {
+    check(compose<retoken_folded<ffn<gate<silu>, token_embedding, multiply, project<rms>>>>("folded"));
+}
+TEST_CASE("conformance: mort") {
+    mort<stem> block;
+    block.modulator.num_layers = 7;
+    block.modulator.mixed.norm.eps = 0.5f;
+    check(compose_with_reference("mort", block));
+}
+TEST_CASE("conformance: mort over branches, in a branch") {
+    using inner = parallel<mlp, swiglu>;
+    check(compose<parallel<mort<inner>, mlp>>("mort over parallel"));
+}

@@ -1,0 +1,63 @@
+// Low-rank banks chosen by a router, in every place a source can stand, and mixtures of experts.
+#include <tiffin/layers.hpp>
+#include <tiffin/router/any_router.hpp>
+
+#include "support/conformance.hpp"
+#include "support/doctest.hpp"
+
+using namespace tiffin;
+using tiffin_test::check_conformance;
+using tiffin_test::check_special_values;
+using tiffin_test::compose;
+using tiffin_test::compose_with_reference;
+
+namespace {
+
+void check(const tiffin_test::composition& what) {
+    check_conformance(what);
+    check_special_values(what);
+}
+
+template <std::size_t K, class Router = softmax_topk>
+struct top : Router {
+    constexpr top() noexcept : Router{} { this->top_k = K; }
+};
+template <router_order Order, std::size_t K>
+struct ordered : any_router {
+    constexpr ordered() noexcept : any_router{K, Order} {}
+};
+
+}  // namespace
+
+TEST_CASE("conformance: structmoe") {
+    check(compose_with_reference<structmoe>("structmoe"));
+}
+TEST_CASE("conformance: structmoe, gated, all experts") {
+    check(compose<ffn<gate<gelu>, routed_low_rank<top<4>>>>("structmoe_gated"));
+}
+TEST_CASE("conformance: structmoe after the activation, in a GLU's up source") {
+    using bank = routed_low_rank<top<2, topk_softmax>>;
+    check(compose<ffn<gate<silu>, sum<dense, bank>, add>>("structmoe in up"));
+}
+TEST_CASE("conformance: a bank on the output projection and one alone in the gate") {
+    using out = project<rms, sum<dense, named<routed_low_rank<top<3>>, "down">>>;
+    check(compose<ffn<gate<gelu_tanh, routed_low_rank<hash>>, none, multiply, out>>("banks"));
+}
+
+TEST_CASE("conformance: mixture, softmax_topk") {
+    check(compose_with_reference<mixture<ordered<router_order::softmax_topk, 2>, swiglu>>("moe"));
+}
+TEST_CASE("conformance: mixture, softmax_topk_renorm, a shared block") {
+    check(compose<mixture<ordered<router_order::softmax_topk_renorm, 3>, mlp, stem>>("moe, shared"));
+}
+TEST_CASE("conformance: mixture, sigmoid, of STEM experts with a norm") {
+    using expert = ffn<gate<silu>, token_embedding, multiply, project<rms>>;
+    check(compose<mixture<ordered<router_order::sigmoid_topk_renorm, 2>, expert>>("moe of stem"));
+}
+TEST_CASE("conformance: a mixture of mixtures") {
+    using inner = mixture<top<2, topk_softmax>, mlp>;
+    check(compose<mixture<top<2, sigmoid_topk_renorm>, inner>>("moe of moe"));
+}
+TEST_CASE("conformance: hash mixture") {
+    check(compose_with_reference<hash_moe<swiglu>>("hash_moe"));
+}

@@ -1,0 +1,186 @@
+"""Numbers that carry a bound of their rounding error, for run_layer_reference.py.
+
+Derivation of the bounds.  Notation: u unit roundoff, v~ the computed value of v, E(v) >= |v~ - v|.  A `Num`
+carries v and E(v) for u = 2^-24 and u = 2^-53, the latter also bounding the errors of this file.
+
+1. Dot product.  s = sum_k a_k b_k (+ further terms c) in any order of summation, fused or not: each of the
+   K products and the c terms passes through at most n = K + (number of further terms) roundings, so
+       |s~ - s| <= gamma_n (sum|a_k||b_k| + |c|),   gamma_n = n u / (1 - n u).
+   A first projection has K = d, exact inputs (x and the weights are stored values that float32
+   holds exactly), and as further terms its bias and, in stem_hybrid, U[t].
+   Underflow of single terms adds at most n * 2^-126 (flushed to zero).
+   E(a) of inexact inputs is carried over: + sum E(a_k) |b_k| (1 + gamma_n).
+   In a nested block n grows by 2 (`slack`): a routing weight or modulator may go into the terms.
+2. Activation.  phi~(z~) differs from phi(z) by at most
+       E(phi) = L E(z) + c u A,   L the Lipschitz constant,
+   where A bounds the size of the intermediate values: silu, gelu and gelu_tanh are z s with s in [0, 1], s
+   being computed as (1 + erf)/2, (1 + tanh)/2 or 1/(1 + exp(-z)) to an *absolute* error of a few u
+   (erf, tanh: 2 ulp -> 2u; the sum: 2u; halved; the rounded argument a: a erf'(a) u < u/2; the
+   product with z: u; together below 4u), hence A = |z~| and c = 4, for sigmoid A = 1.  relu and
+   identity round nothing: c = 0.  c is doubled to 8.
+3. Product.  h = p m:  E(h) = (|p| + E(p)) E(m) + E(p) |m| + u (|p| + E(p)) (|m| + E(m)).  A table's
+   row is exact: E = 0.  Sum: E(p + m) = E(p) + E(m) + u (|p + m| + E(p) + E(m)).
+4. Norms.  rms: R = mean(x^2) + eps has E(R) = mean(2|x|E(x) + E(x)^2) + gamma_(n+3) (...) + 2^-24 eps (eps may be
+   held as a float); q = R^-1/2 is off by q ((1 - E(R)/R)^-1/2 - 1) and 8u q for root and division (two
+   correctly rounded ones take 2u); then two products.  l2: the Euclidean norm N has Lipschitz constant 1,
+   so E(N) = |E(x)|_2 + gamma_(n+2) (...); with D = N + eps, E(x / D) = (E(x) + |x/D| E(D)) / (D - E(D)) + u (...).
+5. Softmax.  Logits off by at most E(g_e) change p_e by a factor within exp(+-(E(g_e) + max E(g))); g_e - max is
+   rounded (u |g_e - max| more in the exponent, for numerator and sum), and exp, sum and division round: together
+   gamma_(n+16).  A routing sigmoid is bounded relatively, as it is renormalised: exp(E(g)) and gamma_12.
+   Quotients p / sum p as in 4.
+6. Which experts are selected is compared exactly; the cases keep away from near ties.
+"""
+
+import math
+
+import numpy as np
+
+U32, U64 = 2.0**-24, 2.0**-53
+
+# Upper bounds of |phi'|.
+LIPSCHITZ = {"silu": 1.1, "gelu": 1.13, "gelu_tanh": 1.13, "relu": 1.0, "sigmoid": 0.25, "identity": 1.0}
+
+
+class Num:
+    def __init__(self, v, e=None):
+        self.v = np.atleast_2d(np.asarray(v, np.float64))  # a vector is one row, for all tokens
+        self.e = np.zeros((2,) + self.v.shape) if e is None else e
+
+    def rows(self, index):
+        return Num(self.v[index], self.e[:, index])
+
+    def pick(self, index):
+        """Of each row the columns in `index` (T, k)."""
+        both = np.broadcast_to(index, (2,) + index.shape)
+        return Num(np.take_along_axis(self.v, index, -1), np.take_along_axis(self.e, both, -1))
+
+    def column(self, j):
+        return Num(self.v[:, j : j + 1], self.e[:, :, j : j + 1])
+
+
+def units(a):
+    return np.array([U32, U64]).reshape((2,) + (1,) * a.ndim)
+
+
+def gamma(n, a):
+    u = units(a)
+    return n * u / (1 - n * u)
+
+
+def sigmoid(z):
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+
+
+def phi(name, z):
+    if name == "silu":
+        return z * sigmoid(z)
+    if name == "gelu":
+        return z / 2 * (1 + np.vectorize(math.erf, otypes=[np.float64])(z / math.sqrt(2)))
+    if name == "gelu_tanh":
+        return z / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+    if name == "relu":
+        return np.maximum(z, 0.0)
+    if name == "sigmoid":
+        return sigmoid(z)
+    if name == "identity":
+        return z
+    raise ValueError(name)
+
+
+def project(a, weight, bias=None, extra=(), slack=0):
+    """a W^T + bias + extra; extra: (value, carried error, size, roundings) of further terms."""
+    z, size, n = a.v @ weight.T, np.abs(a.v) @ np.abs(weight).T, weight.shape[1] + slack
+    carried = a.e @ np.abs(weight).T
+    terms = ([(bias, 0.0, np.abs(bias), 1)] if bias is not None else []) + list(extra)
+    for value, error, magnitude, roundings in terms:
+        z, size, carried, n = z + value, size + magnitude, carried + error, n + roundings
+    return Num(z, carried + gamma(n, z) * (size + carried) + n * 2.0**-126)
+
+
+def activate(act, z):
+    scale = {"relu": 0.0, "identity": 0.0, "sigmoid": 1.0}.get(act, np.abs(z.v) + z.e)
+    return Num(phi(act, z.v), LIPSCHITZ[act] * z.e + 8 * units(z.v) * scale)
+
+
+def multiply(p, m):
+    v, big = p.v * m.v, np.abs(p.v) + p.e
+    return Num(v, big * m.e + p.e * np.abs(m.v) + units(v) * big * (np.abs(m.v) + m.e))
+
+
+def add(p, m):
+    v, e = p.v + m.v, p.e + m.e
+    return Num(v, e + units(v) * (np.abs(v) + e))
+
+
+def divide(p, by):
+    v = p.v / by.v
+    assert (by.e < 0.5 * by.v).all(), "a divisor that may be zero"
+    e = (p.e + np.abs(v) * by.e) / (by.v - by.e)
+    return Num(v, e + units(v) * (np.abs(v) + e))
+
+
+def total(terms, slack=2):
+    """The sum of a list of Num, in any order."""
+    v, carried = sum(t.v for t in terms), sum(t.e for t in terms)
+    return Num(v, carried + gamma(len(terms) + slack, v) * (sum(np.abs(t.v) for t in terms) + carried))
+
+
+def rms(x, eps, weight=None):
+    n, absolute = x.v.shape[-1], np.abs(x.v)
+    m = np.mean(x.v**2, -1, keepdims=True)
+    em = np.mean(2 * absolute * x.e + x.e**2, -1, keepdims=True)
+    r = m + eps
+    er = em + gamma(n + 3, m) * (m + em) + U32 * eps + units(m) * eps + n * 2.0**-126
+    assert (er < 0.5 * r).all(), "rms of nothing but rounding errors"
+    q = 1 / np.sqrt(r)
+    eq = q * ((1 - er / r) ** -0.5 - 1)
+    y = multiply(x, Num(q, eq + 8 * units(q) * (q + eq)))
+    return y if weight is None else multiply(y, Num(weight))
+
+
+def l2(x, eps):
+    n = x.v.shape[-1]
+    norm = np.sqrt(np.sum(x.v**2, -1, keepdims=True))
+    e = np.sqrt(np.sum(x.e**2, -1, keepdims=True))
+    e = e + gamma(n + 2, norm) * (norm + e) + U32 * eps
+    by = norm + eps
+    return divide(x, Num(by, e + units(by) * (by + e)))
+
+
+def exact_exp(z):
+    """One value for one argument wherever it stands; np.exp may differ between its vector body and tail."""
+    return np.vectorize(math.exp, otypes=[np.float64])(z)
+
+
+def softmax(g):
+    shifted = g.v - np.max(g.v, -1, keepdims=True)
+    p = exact_exp(shifted)
+    p = p / np.sum(p, -1, keepdims=True)
+    worst = np.max(g.e, -1, keepdims=True) + units(p) * np.max(np.abs(shifted), -1, keepdims=True)
+    factor = np.exp(g.e + units(p) * np.abs(shifted) + worst) * (1 + gamma(p.shape[-1] + 16, p))
+    return Num(p, p * (factor - 1))
+
+
+def routing_sigmoid(g):
+    p = 1 / (1 + exact_exp(-g.v))
+    return Num(p, p * (np.exp(g.e) * (1 + gamma(12, p)) - 1))
+
+
+def renormalised(p):
+    v = np.sum(p.v, -1, keepdims=True)
+    e = np.sum(p.e, -1, keepdims=True)
+    return divide(p, Num(v, e + gamma(p.v.shape[-1], v) * (v + e)))
+
+
+def router_logits(x, weight):
+    """x W^T, equal rows of W giving exactly equal logits (a matrix product does not promise that)."""
+    g = project(x, weight)
+    return Num(np.sum(x.v[:, None, :] * weight[None], -1), g.e)
+
+
+def tolerance(backend, value):
+    size = np.abs(value.v)
+    if backend == "reference":  # the tool's error, this file's error, and one rounding to float32
+        return 2 * value.e[1] + U32 * size + 1e-12 * size + 2.0**-149
+    return value.e[0] + 2 * value.e[1]

@@ -1,0 +1,320 @@
+"""Random layers of every block with their expected outputs, and small sound layers to break, for run_layer_test.py.
+
+A layer is described by a dict, for instance {"block": "moe", "E": 4, "k": 2, "expert": {"block": "glu", "f": 17}}: sizes
+and which optional tensors there are by short names, nested blocks under `expert`, `shared`, `base` and `branches`, and
+options by the names of the specification, those left out being left out of the metadata too.
+"""
+
+import math
+
+import numpy as np
+
+from run_layer_files import file_of
+from run_layer_harness import write
+from run_layer_reference import BLOCKS, Layer
+
+OPTIONS = ("activation", "fusion", "router_order", "eps", "norm", "num_layers", "gate_input", "folded")
+BIASES_OF = {block: tuple(p + "_proj.bias" for p in spec[0]) for block, spec in BLOCKS.items()}
+NEAR = 1e-4  # selections decided by less are left out; float32 errors are far below
+
+
+class Case:
+    """A layer, an input and the expected output."""
+
+    def expect(self):
+        y, self.route, _ = Layer(self.tensors, self.metadata).run(self.inputs)
+        self.outputs = {"y": y}
+        if self.route:
+            self.outputs["route_weight"] = self.route[1]
+
+    def write(self):
+        return write("layer", file_of(self.tensors, self.metadata)), write("input", file_of(self.inputs))
+
+
+def typed(values, dtype, rng, turn):
+    """Gives the tensors, shuffled, the type `dtype`; mixed: they take turns."""
+    order, names = ("F32", "BF16", "F16"), list(values)
+    rng.shuffle(names)
+    dtypes = {n: order[(i + turn) % 3] if dtype == "mixed" else dtype for i, n in enumerate(names)}
+    return {n: (values[n].astype(np.float32), dtypes[n]) for n in names}
+
+
+def some_ids(rng, v, t):
+    ids = rng.integers(0, v, size=t)
+    if t >= 2:  # both ends of the table, next to each other and far apart
+        ids[0], ids[-1] = v - 1, 0
+    if t >= 4:
+        ids[1], ids[2] = 0, v - 1
+    return ids
+
+
+class DenseCase(Case):
+    """dtype: F32, F16, BF16 or mixed.  scale: multiplies what goes into phi."""
+
+    counter = 0
+
+    def __init__(self, block, act, size, biases=(), dtype="F32", id_dtype="I64", scale=1.0, with_ids=None):
+        d, f, v, t = size
+        projections, table, _ = BLOCKS[block]
+        self.block, self.act, self.size, self.biases = block, act, size, biases
+        self.dtype, self.id_dtype, self.scale = dtype, id_dtype, scale
+        DenseCase.counter += 1
+        rng = np.random.default_rng([DenseCase.counter, d, f, v, t])
+
+        shapes = {"gate": (f, d), "up": (f, d), "down": (d, f)}
+        values = {}
+        for p in projections:
+            values[p + "_proj.weight"] = rng.normal(size=shapes[p]) * (2.0 if p != "down" else 1.0) / math.sqrt(shapes[p][1])
+        for name in biases:
+            values[name] = rng.normal(size=shapes[name.split("_")[0]][0])
+        if table:
+            values["stem_embed.weight"] = rng.normal(size=(v, f)) * 2.0
+        source = {"mlp": "up_proj", "stem_gate": "stem_embed"}.get(block, "gate_proj")  # phi's argument
+        for name in values:
+            if name.startswith(source):
+                values[name] = values[name] * scale
+
+        self.tensors = typed(values, dtype, rng, DenseCase.counter)
+        self.metadata = {"block": block}
+        if act is not None:
+            self.metadata["activation"] = act
+        x = rng.normal(size=(t, d)).astype(np.float32)
+        ids = some_ids(rng, v, t)
+        self.inputs = {"x": (x, "F32")}
+        if table if with_ids is None else with_ids:
+            self.inputs["token_ids"] = (ids, id_dtype)
+        self.expect()
+
+    def __str__(self):
+        return "%s, activation %s, d=%d f=%d V=%d T=%d, biases %s, dtype %s, ids %s%s" % (
+            (self.block, self.act or "left out (%s)" % BLOCKS[self.block][2])
+            + self.size
+            + ("+".join(b.split("_")[0] for b in self.biases) or "none", self.dtype)
+            + (self.id_dtype if "token_ids" in self.inputs else "absent",)
+            + ("" if self.scale == 1.0 else ", phi's argument times %g" % self.scale,)
+        )
+
+
+# ---------------------------------------------------------------------------------------------------
+# Layers from descriptions
+
+
+class Maker:
+    """Fills `values`, `integers` and `metadata` from a description."""
+
+    def __init__(self, rng, d, v):
+        self.rng, self.d, self.v = rng, d, v
+        self.values, self.integers, self.metadata = {}, {}, {}
+
+    def normal(self, name, *shape, scale=1.0):
+        self.values[name] = self.rng.normal(size=shape) * scale
+
+    def block(self, spec, prefix="", keys="", say=True):
+        """say: write the metadata, too (not for the second and later experts, which share theirs)."""
+        if say:
+            self.metadata[keys + "block"] = spec["block"]
+            for key in OPTIONS:
+                if key in spec:
+                    self.metadata[keys + key] = str(spec[key])
+            for short, key in (("k", "top_k"), ("E", "num_experts")):
+                if short in spec and spec["block"] != "hash_moe" or short == "E" and "E" in spec:
+                    self.metadata[keys + key] = str(spec[short])
+        kind = spec["block"]
+        (self.dense if kind in BLOCKS else getattr(self, kind))(spec, prefix, keys)
+
+    def dense(self, spec, prefix, keys):
+        d, f, v = self.d, spec["f"], self.v
+        projections, table, _ = BLOCKS[spec["block"]]
+        for p in projections:
+            shape = (d, f) if p == "down" else (f, d)
+            self.normal(prefix + p + "_proj.weight", *shape, scale=(1.0 if p == "down" else 2.0) / math.sqrt(shape[1]))
+            if p in spec.get("biases", ()):
+                self.normal(prefix + p + "_proj.bias", shape[0])
+        if table:
+            self.normal(prefix + "stem_embed.weight", v, f, scale=2.0)
+
+    def experts(self, spec, prefix, keys):
+        for e in range(spec["E"]):
+            self.block(spec["expert"], "%sexperts.%d." % (prefix, e), keys + "expert.", say=e == 0)
+
+    def moe(self, spec, prefix, keys):
+        self.normal(prefix + "router.weight", spec["E"], self.d, scale=1.5 / math.sqrt(self.d))
+        if spec.get("bias"):
+            # of the size of the values it is added to, so that it changes selections but not all of them
+            scale = 1.0 if spec.get("router_order") == "topk_softmax" else 0.3
+            self.normal(prefix + "router.selection_bias", spec["E"], scale=scale)
+        self.experts(spec, prefix, keys)
+        if "shared" in spec:
+            self.block(spec["shared"], prefix + "shared.", keys + "shared.")
+
+    def hash_moe(self, spec, prefix, keys):
+        # k distinct experts an id: what an expert named twice means is open
+        table = np.argsort(self.rng.random((self.v, spec["E"])), -1)[:, : spec.get("k") or 1]
+        self.integers[prefix + "hash_map"] = (table if spec.get("k") else table[:, 0], spec.get("map", "I64"))
+        self.experts(spec, prefix, keys)
+
+    def structmoe(self, spec, prefix, keys):
+        d, f, n, r = self.d, spec["f"], spec["L"], spec["r"]
+        self.normal(prefix + "up_proj.weight", f, d, scale=1.5 / math.sqrt(d))
+        self.normal(prefix + "down_proj.weight", d, f, scale=1 / math.sqrt(f))
+        for p in spec.get("biases", ()):
+            self.normal(prefix + p + "_proj.bias", f if p == "up" else d)
+        self.normal(prefix + "router.weight", n, d, scale=1.5 / math.sqrt(d))
+        self.normal(prefix + "lore_a.weight", n, r, d, scale=2 / math.sqrt(d))
+        self.normal(prefix + "lore_b.weight", n, f, r, scale=2 / math.sqrt(r))
+
+    def gated_memory(self, m, prefix):
+        d = self.d
+        self.normal(prefix + "gate_proj.weight", m, d, scale=1.5 / math.sqrt(d))
+        self.normal(prefix + "out_proj.weight", d, m, scale=1 / math.sqrt(m))
+        self.normal(prefix + "post_norm.weight", d)
+
+    def meki(self, spec, prefix, keys):
+        d, m, v, form = self.d, spec["m"], self.v, spec["form"]
+        self.gated_memory(m, prefix)
+        if form != "dynamic":
+            self.normal(prefix + "memory.weight", v, m)
+        if form != "folded":
+            self.normal(prefix + "mix_norm.weight", m)
+            self.values[prefix + "alpha"] = np.full(spec.get("scalar", ()), -0.75 if self.rng.random() < 0.5 else 1.3)
+        if form in ("training", "dynamic"):
+            w = d // 2
+            self.values[prefix + "beta"] = np.full(spec.get("scalar", ()), 0.6)
+            self.normal(prefix + "word_embed.weight", v, d)
+            self.normal(prefix + "word_proj.gate_proj.weight", w, d, scale=2 / math.sqrt(d))
+            self.normal(prefix + "word_proj.up_proj.weight", w, d, scale=2 / math.sqrt(d))
+            self.normal(prefix + "word_proj.down_proj.weight", m, w, scale=2 / math.sqrt(w))
+            if spec.get("word_norm"):
+                self.normal(prefix + "word_norm.weight", d)
+
+    def ple(self, spec, prefix, keys):
+        self.gated_memory(spec["m"], prefix)
+        if spec["memory"]:
+            self.normal(prefix + "memory.weight", self.v, spec["m"])
+
+    def retoken(self, spec, prefix, keys):
+        self.block(spec["base"], prefix + "base.", keys + "base.")
+        self.normal(prefix + "modulators.weight", self.v, self.d)
+        if spec.get("folded") != "true":
+            self.normal(prefix + "scale", self.d, scale=2.0)
+
+    def mort(self, spec, prefix, keys):
+        n = spec["n"]
+        self.block(spec["base"], prefix + "base.", keys + "base.")
+        self.normal(prefix + "router.weight", n, self.d, scale=1.5 / math.sqrt(self.d))
+        self.normal(prefix + "modulators.weight", n, self.v, self.d)
+        self.normal(prefix + "scale", self.d, scale=3.0)
+
+    def parallel(self, spec, prefix, keys):
+        self.metadata[keys + "branches"] = str(len(spec["branches"]))
+        for i, branch in enumerate(spec["branches"]):
+            self.block(branch, "%sbranch.%d." % (prefix, i), "%sbranch.%d." % (keys, i))
+
+
+def parts(spec):
+    """The description and all nested ones."""
+    yield spec
+    for inner in [spec[k] for k in ("expert", "shared", "base") if k in spec] + list(spec.get("branches", ())):
+        yield from parts(inner)
+
+
+def kinds(spec):
+    return {s["block"] for s in parts(spec)}
+
+
+class TreeCase(Case):
+    """`spec` on size (d, V, T).  ties: router rows and x of a few small values, rows of the router repeated."""
+
+    counter = 0
+
+    def __init__(self, spec, size, dtype="F32", id_dtype="I64", ties=False, change=None):
+        d, v, t = size
+        self.spec, self.size, self.dtype, self.id_dtype, self.ties = spec, size, dtype, id_dtype, ties
+        TreeCase.counter += 1
+        self.number = TreeCase.counter
+        rng = np.random.default_rng([self.number, d, v, t])
+        maker = Maker(rng, d, v)
+        maker.block(spec)
+        if ties:
+            # Multiples of 1/4 below 2: every order of summation gives the same, exact logits.  Rows in pairs 0 = 2, 1 = 3
+            # and so on, or all equal, so that neither memory order nor a sort that is not stable gets them right by luck.
+            for name, a in maker.values.items():
+                if name.endswith("router.weight"):
+                    a = rng.integers(-4, 5, size=a.shape) / 4.0
+                    n = len(a)
+                    index = np.zeros(n, int) if ties == "all" else np.arange(n) // 4 * 2 + np.arange(n) % 2
+                    maker.values[name] = a[index]
+                if name.endswith("selection_bias"):
+                    maker.values[name] = np.zeros_like(a)
+        if change:
+            change(maker)
+        self.tensors = typed(maker.values, dtype, rng, self.number)
+        self.tensors.update(maker.integers)
+        self.metadata = maker.metadata
+
+        def rows(n):
+            if ties:
+                return (rng.integers(-4, 5, size=(n, d)) / 4.0).astype(np.float32)
+            return rng.normal(size=(n, d)).astype(np.float32)
+
+        self.inputs = {"x": (rows(t), "F32")}
+        self.inputs["token_ids"] = (some_ids(rng, v, t), id_dtype)
+        layer = Layer(self.tensors, self.metadata)
+        if "token_ids" not in layer.file.needs and self.number % 2:
+            del self.inputs["token_ids"]
+        if "residual" in layer.file.needs:
+            self.inputs["residual"] = (rng.normal(size=(t, d)).astype(np.float32), "F32")
+        if "per_layer_input" in layer.file.needs:
+            width = layer.file.needs["per_layer_input"]
+            self.inputs["per_layer_input"] = (rng.normal(size=(t, width)).astype(np.float32), "F32")
+
+        for _ in range(1000):  # other rows of x for those with a near tie
+            y, self.route, gap = layer.run(self.inputs)
+            near = gap < NEAR
+            if not near.any():
+                break
+            self.inputs["x"][0][near] = rows(int(near.sum()))
+        else:
+            raise ValueError("near ties cannot be avoided: %s" % self)
+        self.outputs = {"y": y}
+        if self.route:
+            self.outputs["route_weight"] = self.route[1]
+
+    def __str__(self):
+        text = "%s, d=%d V=%d T=%d, dtype %s, ids %s" % ((describe(self.spec),) + self.size + (self.dtype, self.id_dtype))
+        return text + (", ties (%s)" % self.ties if self.ties else "")
+
+
+def describe(spec):
+    words = []
+    for key, value in spec.items():
+        if key == "block":
+            words.insert(0, value)
+        elif key == "branches":
+            words.append("branches [%s]" % "; ".join(map(describe, value)))
+        else:
+            words.append("%s %s" % (key, "(%s)" % describe(value) if isinstance(value, dict) else value))
+    return " ".join(words)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Small sound layers, to be broken
+
+D, F, V, T = 3, 5, 7, 4
+
+
+def ramp(*shape):
+    n = math.prod(shape)
+    return (np.arange(n, dtype=np.float32).reshape(shape) + 1) / max(n, 1)
+
+
+def good_layer(block, dtype="F32"):
+    projections, table, _ = BLOCKS[block]
+    tensors = {p + "_proj.weight": (ramp(*((D, F) if p == "down" else (F, D))), dtype) for p in projections}
+    if table:
+        tensors["stem_embed.weight"] = (ramp(V, F), dtype)
+    return tensors, {"block": block}
+
+
+def good_input():
+    return {"x": (ramp(T, D), "F32"), "token_ids": (np.array([0, 6, 3, 3]), "I64")}

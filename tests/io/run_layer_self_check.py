@@ -1,0 +1,188 @@
+"""Checks of the numpy reference itself, without a tool: identities that the specification implies."""
+
+import json
+import struct
+import unittest
+
+import numpy as np
+
+from run_layer_cases import TreeCase
+from run_layer_composite import dense, glu, hash_moe, meki, mlp, moe, mort, one_of_each, parallel, ple, retoken, structmoe
+from run_layer_files import decode, file_of, parse
+from run_layer_reference import MEKI_FUSIONS, ORDERS, STRUCT_FUSIONS, Layer, Refused
+
+
+def tool(arguments):
+    """run_layer, played by the reference: (status, stdout, stderr)."""
+    files = dict(zip(("layer", "input", "output"), arguments))
+    content = {}
+    try:
+        for which in ("layer", "input"):
+            with open(files[which], "rb") as file:
+                raw = file.read()
+            content[which] = {n: (decode(data, t, shape), t) for n, (t, shape, data) in parse(raw).items()}
+            if which == "layer":
+                size = struct.unpack("<Q", raw[:8])[0]
+                metadata = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
+        y, route, _ = Layer(content["layer"], metadata).run(content["input"])
+    except Refused as error:
+        return 1, b"", ("%s: %s\n" % (files[error.file], error)).encode()
+    result = {"y": (y.v, "F32")}
+    if route:
+        result["route"], result["route_weight"] = (route[0], "I64"), (route[1].v, "F32")
+    with open(files["output"], "wb") as file:
+        file.write(file_of(result))
+    return 0, b"", b""
+
+
+def case_of(spec, size=(6, 7, 9), **options):
+    return TreeCase(spec, size, **options)
+
+
+def run(tensors, metadata, case):
+    y, route, _ = Layer(tensors, metadata).run(case.inputs)
+    return y.v, route
+
+
+def under(prefix, tensors):
+    return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+class Reference(unittest.TestCase):
+    def same(self, a, b, what=""):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12, err_msg=str(what))
+
+    def plain(self, case, prefix, spec):
+        """y of the nested block `prefix` of the case."""
+        options = {k: v for k, v in spec.items() if k in ("block", "activation")}
+        return run(under(prefix, case.tensors), options, case)[0]
+
+    def test_one_expert_is_the_expert(self):
+        for i in range(5):
+            for order in ORDERS:
+                case = case_of(moe(1, 1, dense(5, i), router_order=order))
+                weight = case.route[1].v
+                expected = self.plain(case, "experts.0.", dense(5, i))
+                self.same(weight, 1.0)  # in every order
+                self.same(case.outputs["y"].v, expected, case)
+            case = case_of(hash_moe(1, 1, dense(5, i)))
+            self.same(case.outputs["y"].v, self.plain(case, "experts.0.", dense(5, i)))
+
+    def test_moe_by_token(self):
+        """Token by token in plain Python."""
+        for order in ORDERS:
+            for bias in (False, True):
+                case = case_of(moe(5, 3, mlp(5), router_order=order, bias=bias, shared=glu(4)))
+                router = case.tensors["router.weight"][0].astype(float)
+                extra = case.tensors["router.selection_bias"][0].astype(float) if bias else np.zeros(5)
+                experts = [self.plain(case, "experts.%d." % e, mlp(5)) for e in range(5)]
+                y = self.plain(case, "shared.", glu(4))
+                for t, x in enumerate(case.inputs["x"][0].astype(float)):
+                    g = router @ x
+                    p = 1 / (1 + np.exp(-g)) if order[0] == "s" and order[1] == "i" else np.exp(g) / np.exp(g).sum()
+                    seen = (g if order == "topk_softmax" else p) + extra
+                    best = sorted(range(5), key=lambda e: (-seen[e], e))[:3]
+                    w = {e: p[e] for e in best}
+                    if order != "softmax_topk":  # softmax over the selected = softmax over all, renormalised
+                        w = {e: p[e] / sum(w.values()) for e in best}
+                    y[t] += sum(w[e] * experts[e][t] for e in best)
+                    self.assertEqual(case.route[0][t].tolist(), best)
+                    self.same(case.route[1].v[t], [w[e] for e in best])
+                self.same(case.outputs["y"].v, y, case)
+
+    def test_ties_go_to_the_lower_index(self):
+        for order in ORDERS:
+            case = case_of(moe(5, 3, mlp(5), router_order=order), ties="all")
+            self.assertTrue((case.route[0] == [0, 1, 2]).all())
+
+    def test_hash_maps(self):
+        case = case_of(hash_moe(4, None, mlp(5)))
+        table = case.tensors["hash_map"][0]
+        y, route = run(dict(case.tensors, hash_map=(table[:, None], "I32")), case.metadata, case)
+        self.same(case.outputs["y"].v, y)
+        experts = [self.plain(case, "experts.%d." % e, mlp(5)) for e in range(4)]
+        for t, i in enumerate(case.inputs["token_ids"][0]):
+            self.assertEqual(route[0][t].tolist(), [table[i]])
+            self.same(y[t], experts[table[i]][t])
+
+    def test_structmoe_by_full_matrices(self):
+        """With A_l B_l formed: one expert is an mlp or a glu of the sum or the product."""
+        for fusion in STRUCT_FUSIONS:
+            for count, k in ((1, 1), (4, 2)):
+                case = case_of(structmoe(5, count, 2, k, fusion=fusion, activation="silu"))
+                w = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+                for t, x in enumerate(case.inputs["x"][0].astype(float)):
+                    s = np.exp(w["router.weight"] @ x)
+                    s /= s.sum()
+                    delta = sum(s[i] * (w["lore_b.weight"][i] @ w["lore_a.weight"][i]) @ x for i in np.argsort(-s)[:k])
+                    z = w["up_proj.weight"] @ x
+                    silu = lambda v: v / (1 + np.exp(-v))
+                    h = {"additive": silu(z + delta), "gated": silu(z) * delta, "post_activation": silu(z) + delta}[fusion]
+                    self.same(case.outputs["y"].v[t], w["down_proj.weight"] @ h)
+
+    def test_meki_forms(self):
+        for fusion in MEKI_FUSIONS:
+            for norm in (False, True):
+                case = case_of(meki(4, fusion=fusion, word_norm=norm, eps="0.5", gate_input="residual"))
+                t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+                table = t["word_embed.weight"]
+                if norm:
+                    table = table / np.sqrt((table**2).mean(1, keepdims=True) + 0.5) * t["word_norm.weight"]
+                z = table @ t["word_proj.gate_proj.weight"].T
+                g = (z / (1 + np.exp(-z)) * (table @ t["word_proj.up_proj.weight"].T)) @ t["word_proj.down_proj.weight"].T
+
+                def folded(memory, drop):
+                    m = memory / np.sqrt((memory**2).mean(1, keepdims=True) + 0.5) * t["mix_norm.weight"] * t["alpha"]
+                    tensors = {n: case.tensors[n] for n in ("gate_proj.weight", "out_proj.weight", "post_norm.weight")}
+                    y = run(dict(tensors, **{"memory.weight": (m, "F32")}), dict(case.metadata, folded="true"), case)[0]
+                    rest = {n: a for n, a in case.tensors.items() if not n.startswith(drop)} if drop else case.tensors
+                    # the folded table is stored as float32
+                    np.testing.assert_allclose(y, run(rest, case.metadata, case)[0], rtol=1e-5, atol=1e-6)
+
+                folded(t["memory.weight"] + t["beta"] * g, None)
+                folded(t["memory.weight"], ("word_", "beta"))
+                folded(t["beta"] * g, "memory")
+
+    def test_ple_with_the_table_given(self):
+        case = case_of(ple(4))
+        rows = case.tensors["memory.weight"][0]
+        tensors = {n: a for n, a in case.tensors.items() if n != "memory.weight"}
+        case.inputs["per_layer_input"] = (rows[case.inputs["token_ids"][0]], "F32")
+        self.same(case.outputs["y"].v, run(tensors, case.metadata, case)[0])
+
+    def test_retoken(self):
+        case = case_of(retoken(glu(5)))
+        y = self.plain(case, "base.", glu(5))
+        e, s = (case.tensors[n][0].astype(float) for n in ("modulators.weight", "scale"))
+        p = 1 + s * e / (np.sqrt((e**2).sum(1, keepdims=True)) + 1e-6)
+        self.same(case.outputs["y"].v, y * p[case.inputs["token_ids"][0]])
+        tensors = dict(case.tensors, **{"modulators.weight": (p, "F32")})
+        del tensors["scale"]
+        got = run(tensors, dict(case.metadata, folded="true"), case)[0]
+        np.testing.assert_allclose(got, case.outputs["y"].v, rtol=1e-5, atol=1e-6)
+
+    def test_mort(self):
+        case = case_of(mort(glu(5), 4, 2, num_layers=3, norm="rms", eps="0.5"))
+        t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+        y = self.plain(case, "base.", glu(5))
+        for i, x in enumerate(case.inputs["x"][0].astype(float)):
+            g = t["router.weight"] @ x
+            best = np.argsort(-g)[:2]
+            w = 1 / (1 + np.exp(-g[best]))
+            e = (w / w.sum()) @ t["modulators.weight"][best, case.inputs["token_ids"][0][i]]
+            y[i] += t["scale"] * e / np.sqrt((e**2).mean() + 0.5) / np.sqrt(6)
+        self.same(case.outputs["y"].v, y)
+
+    def test_parallel(self):
+        case = case_of(parallel(glu(5), parallel(mlp(4), dense(3, 2))))
+        y = self.plain(case, "branch.0.", glu(5)) + self.plain(case, "branch.1.branch.0.", mlp(4))
+        self.same(case.outputs["y"].v, y + self.plain(case, "branch.1.branch.1.", dense(3, 2)))
+
+    def test_the_bounds_say_something(self):
+        """A bound near the size of y would pass anything."""
+        for _, spec in one_of_each():
+            case = case_of(spec, (34, 17, 33))
+            for name, value in case.outputs.items():
+                ratio = np.median(value.e[0]) / np.max(np.abs(value.v))
+                self.assertLess(ratio, 3e-4, "%s of %s" % (name, case))
+                self.assertLess(np.median(value.e[1]) / np.max(np.abs(value.v)), 1e-12)
