@@ -5,12 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "progress_bar.hpp"
+#include "../support/progress_bar.hpp"
 #include "vocabulary.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -93,18 +94,30 @@ struct initialised {
     tiffin::weights tensors;
 };
 
+// SmallInit's 2 / (5 inputs) where inputs are multiplied, rows as large as what they stand for.
+float variance_of(const tiffin::sized_tensor& t) {
+    using enum tiffin::tensor_kind;
+    switch (t.tensor.spec.kind) {
+        case projection:
+        case logits:
+        case low_rank_in:
+        case low_rank_out: return 0.4f / static_cast<float>(t.shape[t.shape.rank() - 1]);
+        case table:
+        case pool: return 0.4f;
+        default: return 1.0f;
+    }
+}
+
 template <class Block>
-initialised initialise(const job& j) {
+initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
     initialised made;
     std::uint64_t seed = 1;
-    for (const auto& [name, t] : tiffin::tensors_needed(
-             Block{}, {.d_model = j.sizes.d_model, .d_ff = j.sizes.d_ff, .vocab = j.vocab})) {
+    for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
         if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-        const bool table = t.tensor.spec.kind == tiffin::tensor_kind::table;
-        const float variance = table ? 0.4f : 0.4f / static_cast<float>(t.shape[1]);
+        const tiffin::tensor_kind kind = t.tensor.spec.kind;
         made.memory.emplace_back(t.shape.elements());
-        made.tables.push_back(table);
-        fill(made.memory.back(), seed++, std::sqrt(variance));
+        made.tables.push_back(kind == tiffin::tensor_kind::table || kind == tiffin::tensor_kind::pool);
+        fill(made.memory.back(), seed++, std::sqrt(variance_of(t)));
         made.tensors.add(name, made.memory.back().data(), t.shape);
     }
     return made;
@@ -123,6 +136,8 @@ std::size_t copies_for(double dense_bytes) {
 struct contender {
     row result;
     std::function<void(std::size_t first, std::size_t count)> call;
+    std::function<std::vector<std::int32_t>()> routes;  // the experts of every token; empty: nothing routes
+    std::size_t experts = 0, choices = 0;
 };
 
 constexpr std::size_t batch = 512;
@@ -132,7 +147,7 @@ using report = std::function<void(double done, const std::string& what)>;
 // Initialises and packs a layer and holds it against the reference.
 template <class Block>
 contender make_contender(const job& j, const std::string& name, const std::string& composition,
-                         const report& progress) {
+                         const Block& block, const tiffin::block_shape& sizes, const report& progress) {
     struct state {
         initialised given;
         std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
@@ -141,16 +156,18 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         std::size_t calls = 0;
     };
     const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
-    contender made{
-        {name, composition, tiffin::cost<Block>({.d_model = d, .d_ff = j.sizes.d_ff, .vocab = j.vocab})}, {}};
+    contender made;
+    made.result.name = name;
+    made.result.composition = composition;
+    made.result.cost = tiffin::cost(sizes, block);
     row& r = made.result;
     progress(0.0, "initialising");
     const auto held = std::make_shared<state>();
-    held->given = initialise<Block>(j);
+    held->given = initialise(block, sizes);
     r.copies = copies_for(4 * (r.cost.parameters - r.cost.table_parameters));
     for (std::size_t i = 0; i < r.copies; ++i) {
         progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
-        held->layers.push_back(tiffin::prepare<Block>(held->given.tensors, tiffin::simd{}, {.tokens = 0}));
+        held->layers.push_back(tiffin::prepare(block, held->given.tensors, tiffin::simd{}, {.tokens = 0}));
     }
     held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
     held->y.resize(std::min(batch, tokens) * d);
@@ -161,11 +178,29 @@ contender make_contender(const job& j, const std::string& name, const std::strin
             x, std::span(j.ids).subspan(first, count), y, held->workspace, j.execute);
     };
 
+    made.choices = held->layers[0].choices();
+    made.experts = sizes.experts;
+    made.routes = [held, &j, d] {
+        const std::size_t k = held->layers[0].choices(), all = j.ids.size();
+        std::vector<tiffin::choice<float>> chosen(all * k);
+        for (std::size_t first = 0; first < all && k > 0; first += batch) {
+            const std::size_t count = std::min(batch, all - first);
+            const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
+            const tiffin::matrix_view<float> y(held->y.data(), count, d);
+            std::as_const(held->layers[0])(
+                x, {.token_ids = std::span(j.ids).subspan(first, count), .routes = chosen.data() + first * k},
+                y, held->workspace, j.execute);
+        }
+        std::vector<std::int32_t> experts;
+        for (const tiffin::choice<float>& c : chosen) experts.push_back(c.expert);
+        return experts;
+    };
+
     progress(0.6, "checking against the reference");
     const std::size_t sample = std::min<std::size_t>(tokens, 4);
     std::vector<float> exact(sample * d);
     made.call(0, sample);
-    auto reference = tiffin::prepare<Block>(held->given.tensors, tiffin::reference{});
+    auto reference = tiffin::prepare(block, held->given.tensors, tiffin::reference{});
     reference(std::span(j.x).first(sample * d), std::span(j.ids).first(sample), exact, j.execute);
     float largest = 0, off = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -175,7 +210,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     r.error = largest > 0 ? static_cast<double>(off / largest) : off;
     // Rounding errors of sums of n terms of random sign grow like sqrt(n) units in the last place of
     // the sum (Higham and Mary, 2019); their constant 8 leaves a failure probability below 1e-13 a sum.
-    r.allowed = 8 * std::sqrt(static_cast<double>(d + j.sizes.d_ff)) * 0x1p-24;
+    r.allowed = 8 * std::sqrt(static_cast<double>(d + sizes.d_ff)) * 0x1p-24;
 
     // What runs from here on are the packed copies and the tables.
     for (std::size_t i = 0; i < held->given.memory.size(); ++i)
@@ -280,14 +315,27 @@ std::string scaled(double v) {
 }
 
 void print_table(const std::vector<row>& rows, std::size_t distinct) {
-    std::printf("%-12s %-44s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
+    std::printf("%-12s %-52s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
                 "FLOP/tok", "ids", "prefill/s", "x swiglu", "decode/s", "x swiglu");
     for (const row& r : rows)
-        std::printf("%-12s %-44s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
+        std::printf("%-12s %-52s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
                     r.composition.c_str(), scaled(r.cost.parameters).c_str(),
                     scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
                     r.cost.row_parameters > 0 ? std::to_string(distinct).c_str() : "-",
                     scaled(r.prefill).c_str(), r.prefill_ratio, scaled(r.decode).c_str(), r.decode_ratio);
+}
+
+// How the routers of the layers share the text out among their experts.
+struct routing {
+    std::string name;
+    tiffin::routing_statistics statistics;
+};
+
+void print_routing(const std::vector<routing>& all) {
+    if (!all.empty()) std::printf("\nrouter       experts  of the largest entropy  busiest expert's share\n");
+    for (const routing& r : all)
+        std::printf("%-12s %7zu %22.1f %% %21.1f %%\n", r.name.c_str(), r.statistics.experts(),
+                    100 * r.statistics.entropy_share(), 100 * r.statistics.busiest_share());
 }
 
 nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t distinct,
@@ -336,24 +384,50 @@ int run(const arguments& args) {
                 number(77, static_cast<std::uint64_t>(j.ids[t]) * j.sizes.d_model + i, 1.0f);
 
     using namespace tiffin;
+    const std::size_t d = j.sizes.d_model, f = j.sizes.d_ff;
+    const block_shape whole{.d_model = d, .d_ff = f, .vocab = j.vocab};
     struct entry {
         const char* name;
-        const char* composition;
-        contender (*make)(const job&, const std::string&, const std::string&, const report&);
+        std::string composition;
+        std::function<contender(const job&, const std::string&, const std::string&, const report&)> make;
+    };
+    const auto compared_as = [](const char* name, const char* composition, const auto& block,
+                                const block_shape& sizes) {
+        return entry{name, composition,
+                     [=](const job& of, const std::string& n, const std::string& c, const report& r) {
+                         return make_contender(of, n, c, block, sizes, r);
+                     }};
     };
     // The text of a composition beside its type, so that the table shows what ran.
-#define COMPARED(name, ...) \
-    { name, #__VA_ARGS__, &make_contender<__VA_ARGS__> }
+#define COMPARED(name, sizes, ...) compared_as(name, #__VA_ARGS__, __VA_ARGS__{}, sizes)
+    block_shape banks = whole, pools = whole, experts = whole, branches = whole;
+    banks.experts = banks.rank = 16;
+    // As many parameters as the mlp, where the bank leaves any.
+    banks.d_ff = std::max<std::size_t>(structmoe_width_at_equal_parameters(d, f, 16, 16), 1);
+    pools.experts = 4;
+    experts.experts = 8;
+    experts.d_ff = std::max<std::size_t>(f / 4, 1);
+    const std::array<block_shape, 2> beside{
+        {whole, {.d_model = d, .d_ff = std::max<std::size_t>(d / 8, 1), .vocab = j.vocab}}};
+    branches.parts = beside.data();
+    mixture<softmax_topk, swiglu> two_of_eight;
+    two_of_eight.router.top_k = 2;
     // clang-format off
     const std::vector<entry> compared{
-        COMPARED("swiglu", ffn<gate<silu>, dense>),
-        COMPARED("mlp", ffn<gate<gelu>, none>),
-        COMPARED("stem", ffn<gate<silu>, token_embedding>),
-        COMPARED("stem_gate", ffn<gate<silu, token_embedding>, dense>),
-        COMPARED("stem_hybrid", ffn<gate<silu>, sum<dense, token_embedding>>),
+        COMPARED("swiglu", whole, ffn<gate<silu>, dense>),
+        COMPARED("mlp", whole, ffn<gate<gelu>, none>),
+        COMPARED("stem", whole, ffn<gate<silu>, token_embedding>),
+        COMPARED("stem_gate", whole, ffn<gate<silu, token_embedding>, dense>),
+        COMPARED("stem_hybrid", whole, ffn<gate<silu>, sum<dense, token_embedding>>),
+        COMPARED("structmoe", banks, ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>),
+        COMPARED("swiglu_meki", branches, parallel<swiglu, meki>),
+        COMPARED("retoken", whole, modulated<swiglu, folded_modulator, multiply>),
+        COMPARED("mort", pools, modulated<swiglu, modulator_pool<>, add>),
+        compared_as("moe", "mixture<softmax_topk{2}, swiglu> of 8, f / 4", two_of_eight, experts),
     };
     // clang-format on
 #undef COMPARED
+    std::vector<routing> routed;
     std::vector<row> rows;
     {
         progress_bar bar;
@@ -364,6 +438,13 @@ int run(const arguments& args) {
                 bar.show(0.4 * before / static_cast<double>(compared.size()),
                          std::string(e.name) + ": " + what);
             }));
+        for (const contender& c : contenders) {
+            if (c.choices == 0) continue;
+            routing r{c.result.name, routing_statistics(c.experts)};
+            if (const status s = r.statistics.add(c.routes(), c.choices); !s)
+                throw std::runtime_error(c.result.name + ": " + s.failure().message());
+            routed.push_back(std::move(r));
+        }
         measure(j, contenders,
                 [&](double done, const std::string& what) { bar.show(0.4 + 0.6 * done, what); });
         for (const contender& c : contenders) rows.push_back(c.result);
@@ -372,6 +453,7 @@ int run(const arguments& args) {
                 j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, j.ids.size(), text_tokens, j.vocab,
                 j.execute.concurrency());
     print_table(rows, distinct);
+    print_routing(routed);
     const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
         return a.error / a.allowed < b.error / b.allowed;
     });

@@ -18,6 +18,7 @@
 #include <tiffin/analysis/routing.hpp>
 #include <tiffin/analysis/structmoe.hpp>
 #include <tiffin/backend/eigen/eigen.hpp>
+#include <tiffin/backend/fold.hpp>
 #include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/backend/simd/simd.hpp>
 #include <tiffin/block/block_shape.hpp>

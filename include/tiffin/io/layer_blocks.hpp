@@ -34,6 +34,17 @@ template <class Memory>
 using file_memory      = ffn<gate<any_activation>, Memory, any_fusion, memory_output>;
 // clang-format on
 
+// Gives every norm inside a source the same eps.
+template <class Source>
+void set_eps(Source& source, float eps) {
+    if constexpr (requires { source.norm.eps; }) source.norm.eps = eps;
+    if constexpr (requires { source.input; }) set_eps(source.input, eps);
+    if constexpr (requires { source.terms; })
+        std::apply([&](auto&... term) { (set_eps(term, eps), ...); }, source.terms);
+    if constexpr (requires { source.steps; })
+        std::apply([&](auto&... step) { (set_eps(step, eps), ...); }, source.steps);
+}
+
 // Builds the block whose tensors and options are called after a prefix.
 template <class Backend>
 class block_builder {
@@ -167,17 +178,8 @@ private:
     template <class Memory>
     result<block> memory_block(file_memory<Memory> made, float eps) {
         made.output.norm.eps = eps;
-        visit_norms(made.hidden.up, eps);
+        set_eps(made.hidden.up, eps);
         return block(made);
-    }
-    template <class Source>
-    static void visit_norms(Source& source, float eps) {
-        if constexpr (requires { source.norm.eps; }) source.norm.eps = eps;
-        if constexpr (requires { source.input; }) visit_norms(source.input, eps);
-        if constexpr (requires { source.terms; })
-            std::apply([&](auto&... term) { (visit_norms(term, eps), ...); }, source.terms);
-        if constexpr (requires { source.steps; })
-            std::apply([&](auto&... step) { (visit_norms(step, eps), ...); }, source.steps);
     }
     result<block> meki(const place& at) {
         enum class fusion_kind {

@@ -1,0 +1,115 @@
+// A layer file folded: marked, smaller, the same to the bit, and refused a second time.
+#include <tiffin/io/fold_layer.hpp>
+#include <tiffin/io/layer_file.hpp>
+#include <tiffin/io/safetensors.hpp>
+
+#include "support/doctest.hpp"
+#include "support/tensor_set.hpp"
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+using namespace tiffin;
+using tiffin_test::random_ids;
+using tiffin_test::random_rows;
+
+namespace {
+
+constexpr std::size_t d = 20, f = 12, vocab = 33, tokens = 9;
+
+// A path that is gone at the end.
+class scratch_path {
+public:
+    explicit scratch_path(const std::string& name)
+        : path_(std::filesystem::temp_directory_path() /
+                ("tiffin_fold_" + std::to_string(getpid()) + "_" + name)) {}
+    scratch_path(const scratch_path&) = delete;
+    scratch_path& operator=(const scratch_path&) = delete;
+    ~scratch_path() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+private:
+    std::filesystem::path path_;
+};
+
+// A layer file of a block, with all tables of one vocabulary.
+template <class Block>
+void write_layer(const std::filesystem::path& path, const Block& block, const block_shape& sizes,
+                 const std::map<std::string, std::string>& metadata) {
+    io::safetensors_writer writer;
+    tiffin_test::random_numbers random(3);
+    std::vector<std::vector<float>> memory;
+    for (const auto& [key, value] : metadata) writer.set(key, value);
+    for (const auto& [name, t] : tensors_needed(block, sizes)) {
+        if (t.tensor.spec.needed == presence::optional) continue;
+        memory.emplace_back(t.shape.elements());
+        random.fill(memory.back(), 0.7f);
+        writer.add(name, {memory.back().data(), dtype::f32, t.shape});
+    }
+    REQUIRE(writer.write(path).ok());
+}
+
+std::vector<float> run(const std::filesystem::path& path) {
+    const auto layer = io::open_layer(path, simd{});
+    REQUIRE_MESSAGE(layer.ok(), (layer.ok() ? "" : layer.failure().message()));
+    std::vector<float> y(tokens * d);
+    workspace memory = layer->make_workspace(tokens, 1);
+    const std::vector<float> x = random_rows(tokens, d, 5);
+    const status s = layer->try_call(x, random_ids(tokens, vocab, 7), y, memory);
+    REQUIRE_MESSAGE(s.ok(), (s.ok() ? "" : s.failure().message()));
+    return y;
+}
+
+status fold_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+    const auto file = io::safetensors_file::open(from);
+    if (!file) return file.failure();
+    const auto folded = io::folded_layer::from(*file);
+    return folded ? folded->write(to) : status(folded.failure());
+}
+
+const block_shape sizes{.d_model = d, .d_ff = f, .vocab = vocab, .inner = {d, d / 2}};
+
+}  // namespace
+
+TEST_CASE("fold_layer: a memory beside a modulated block") {
+    const scratch_path trained("trained"), folded("folded"), again("again");
+    using block = parallel<meki_training, retoken<swiglu>>;
+    write_layer(trained.path(), block{}, sizes,
+                {{"block", "parallel"},
+                 {"branches", "2"},
+                 {"branch.0.block", "meki"},
+                 {"branch.0.eps", "0.25"},
+                 {"branch.1.block", "retoken"},
+                 {"branch.1.norm", "rms"},
+                 {"branch.1.eps", "0.5"},
+                 {"branch.1.base.block", "glu"}});
+    REQUIRE(fold_file(trained.path(), folded.path()).ok());
+    CHECK(run(folded.path()) == run(trained.path()));
+    const auto file = io::safetensors_file::open(folded.path());
+    REQUIRE(file.ok());
+    CHECK(file->metadata().at("branch.0.folded") == "true");
+    CHECK(file->metadata().at("branch.1.folded") == "true");
+    for (const char* const gone : {"branch.0.alpha", "branch.0.word_embed.weight", "branch.1.scale"})
+        CHECK(file->tensors().find(gone) == nullptr);
+    CHECK(file->tensors().find("branch.0.memory.weight")->shape == shape{vocab, f});
+
+    const status twice = fold_file(folded.path(), again.path());
+    REQUIRE_FALSE(twice.ok());
+    CHECK(twice.failure().code == errc::option);
+    CHECK(twice.failure().where == "branch.0.folded");
+    CHECK_FALSE(std::filesystem::exists(again.path()));
+}
+
+TEST_CASE("fold_layer: nothing to fold") {
+    const scratch_path plain("plain"), folded("none");
+    write_layer(plain.path(), swiglu{}, sizes, {{"block", "glu"}});
+    const status s = fold_file(plain.path(), folded.path());
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().where == "block");
+    CHECK_FALSE(std::filesystem::exists(folded.path()));
+}
