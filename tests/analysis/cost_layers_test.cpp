@@ -1,0 +1,84 @@
+// What the layers of the four papers cost, from their composition: the published figures of SPEC 4.
+#include <tiffin/analysis/cost.hpp>
+#include <tiffin/analysis/structmoe.hpp>
+#include <tiffin/layers.hpp>
+
+#include "support/doctest.hpp"
+
+#include <array>
+
+using namespace tiffin;
+
+TEST_CASE("cost: structmoe at equal parameters") {
+    constexpr double d = 2048, f = 7168, L = 16, r = 16, width = 6618;
+    constexpr block_shape shape{.d_model = 2048, .d_ff = 6618, .experts = 16, .rank = 16};
+    for (const std::size_t k : {1u, 3u}) {
+        structmoe block;
+        std::get<1>(block.hidden.input.terms).router.top_k = k;
+        const block_cost c = cost(shape, block);
+        CHECK(c.parameters == 2 * d * width + L * r * (d + width) + d * L);
+        CHECK(c.matrix_flops_per_token ==
+              4 * d * width + 2 * d * L + 2 * static_cast<double>(k) * r * (d + width));
+        // Of the bank, a token reads its own experts.
+        CHECK(c.parameters_per_token == 2 * d * width + static_cast<double>(k) * r * (d + width) + d * L);
+    }
+    // As many parameters as the dense block, to within one column of the hidden width.
+    const double dense = cost<mlp>({.d_model = 2048, .d_ff = 7168}).parameters;
+    CHECK(cost<structmoe>(shape).parameters <= dense);
+    CHECK(dense - cost<structmoe>(shape).parameters < 2 * d + L * r);
+    CHECK(cost<structmoe>(shape).matrix_flops_per_token / (4 * d * f) ==
+          doctest::Approx(0.929).epsilon(0.0005));
+}
+
+TEST_CASE("cost: meki's memory") {
+    const auto layers = [](std::size_t d_mem) {
+        return 28 * cost<meki>({.d_model = 1024, .d_ff = d_mem, .vocab = 151680}).table_parameters;
+    };
+    CHECK(layers(128) == doctest::Approx(5.44e8).epsilon(0.002));
+    CHECK(layers(192) == doctest::Approx(8.15e8).epsilon(0.002));
+    CHECK(layers(256) == doctest::Approx(1.09e9).epsilon(0.003));
+    // 14 KiB a token in f16 through 28 layers.
+    const block_cost c = cost<meki>({.d_model = 1024, .d_ff = 256, .vocab = 151680});
+    CHECK(28 * c.row_parameters * 2 == 14 * 1024);
+    // As trained, a token reads a row of words as well, and G.
+    const block_cost trained =
+        cost<meki_training>({.d_model = 1024, .d_ff = 256, .vocab = 151680, .inner = {1024, 512}});
+    CHECK(trained.row_parameters == 256 + 1024);
+    CHECK(trained.matrix_flops_per_token - c.matrix_flops_per_token == 2.0 * (2 * 1024 * 512 + 512 * 256));
+}
+
+TEST_CASE("cost: retoken and mort") {
+    constexpr block_shape shape{.d_model = 2048, .d_ff = 8192, .vocab = 1000, .experts = 4};
+    const block_cost base = cost<swiglu>(shape), re = cost<retoken<swiglu>>(shape),
+                     mo = cost<mort<swiglu>>(shape);
+    // The paper's "about 4d" are v^2 + ., v * n, s * . + 1 and y * p, a multiply-add counted once; here it
+    // counts as 2, which makes 6.
+    CHECK(re.elementwise_flops_per_token - base.elementwise_flops_per_token == 6 * 2048);
+    CHECK(re.matrix_flops_per_token == base.matrix_flops_per_token);
+    CHECK(re.parameters - base.parameters == 1000 * 2048 + 2048);
+    CHECK(re.row_parameters == 2048);
+    CHECK(mo.parameters - base.parameters == 4 * 1000 * 2048 + 2048 + 4 * 2048);
+    CHECK(mo.row_parameters == 2 * 2048);
+    CHECK(mo.matrix_flops_per_token - base.matrix_flops_per_token == 2 * 4 * 2048);
+}
+
+TEST_CASE("cost: mixtures and branches") {
+    const moe<swiglu> block{{2}, {}, {}};
+    constexpr block_shape shape{.d_model = 64, .d_ff = 96, .vocab = 10, .experts = 16};
+    const double expert = cost<swiglu>(shape).parameters;
+    const block_cost c = cost(shape, block);
+    CHECK(c.parameters == 16 * expert + 16 * 64);
+    CHECK(c.parameters_per_token == doctest::Approx(2 * expert + 16 * 64));
+    CHECK(c.matrix_flops_per_token == doctest::Approx(4 * expert + 2 * 16 * 64));
+    const block_cost shared = cost(shape, mixture<softmax_topk, swiglu, stem>{{2}, {}, {}});
+    CHECK(shared.parameters == c.parameters + cost<stem>(shape).parameters);
+    block_shape hashed = shape;
+    hashed.choices = 3;
+    CHECK(cost<hash_moe<swiglu>>(hashed).matrix_flops_per_token == doctest::Approx(6 * expert));
+
+    const std::array<block_shape, 2> parts{{shape, {.d_model = 64, .d_ff = 8, .vocab = 10}}};
+    block_shape both = shape;
+    both.parts = parts.data();
+    CHECK(cost<parallel<swiglu, meki>>(both).parameters ==
+          cost<swiglu>(parts[0]).parameters + cost<meki>(parts[1]).parameters);
+}
