@@ -59,6 +59,7 @@
 #include <tiffin/source/none.hpp>
 #include <tiffin/source/normed.hpp>
 #include <tiffin/source/per_layer_input.hpp>
+#include <tiffin/source/ple_memory.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
 #include <tiffin/source/scaled.hpp>

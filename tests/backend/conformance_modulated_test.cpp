@@ -1,6 +1,7 @@
 // Memories, modulators and the blocks made of blocks.
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/unweighted.hpp>
+#include <tiffin/source/ple_memory.hpp>
 
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
@@ -36,6 +37,11 @@ TEST_CASE("conformance: meki, static alone, beside an ffn") {
 }
 TEST_CASE("conformance: ple with the caller's input") {
     check(compose_with_reference<ple_given>("ple_given"));
+}
+
+TEST_CASE("conformance: ple with its context term") {
+    using block = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;
+    check(compose("ple with context", block{{{}, ple_memory(48, 12), {}}, {}}));
 }
 
 TEST_CASE("conformance: retoken") {

@@ -4,10 +4,12 @@
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/source/ple_memory.hpp>
 
 #include "support/doctest.hpp"
 #include "support/tensor_set.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -80,6 +82,36 @@ TEST_CASE("fold: meki without its memory, without its words, with the words norm
     check(ffn<gate<sigmoid>, dynamic_memory<>, add, memory_output>{});
     check(ffn<gate<sigmoid>, static_memory, add, memory_output>{});
     check(ffn<gate<sigmoid>, trained_memory<normed_word>, add, memory_output>{});
+}
+TEST_CASE("fold: ple's row with its context term") {
+    using block_type = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;
+    const block_type block{{{}, ple_memory(d, f), {}}, {}};
+    const given_weights given(block);
+    const auto table = fold(block.hidden.up, given.all);
+    REQUIRE(table.ok());
+    CHECK(run(ple{}, folded_weights(ple{}, given.all, "memory.weight", *table)) == run(block, given.all));
+    // One number of it by the formula, in double.
+    const auto number = [&](const char* name, std::size_t i) {
+        const tensor_view& t = *given.all.find(name);
+        return static_cast<double>(load_as_f32(t.data, t.type, i));
+    };
+    constexpr std::size_t id = 5, j = 3;
+    std::vector<double> context(f, 0.0);
+    double squares = 0;
+    for (std::size_t i = 0; i < f; ++i) {
+        context[i] = number("per_layer_model_projection.bias", i);
+        for (std::size_t k = 0; k < d; ++k)
+            context[i] += number("per_layer_model_projection.weight", i * d + k) *
+                          number("word_embed.weight", id * d + k) / std::sqrt(static_cast<double>(d));
+        squares += context[i] * context[i];
+    }
+    const double normed_context =
+        context[j] / std::sqrt(squares / f + 1e-6) * number("per_layer_projection_norm.weight", j);
+    const double wanted =
+        (normed_context + std::sqrt(static_cast<double>(f)) * number("memory.weight", id * f + j)) /
+        std::sqrt(2.0);
+    // A sum of 45 products and a norm in f32: some 60 roundings.
+    CHECK(static_cast<double>(table->rows[id * f + j]) == doctest::Approx(wanted).epsilon(60 * 0x1p-24));
 }
 TEST_CASE("fold: retoken") {
     const retoken<swiglu> block;
