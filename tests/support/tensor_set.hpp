@@ -86,7 +86,7 @@ public:
         tiffin_test::sizes sizes;
         storage_form dense;
         storage_form tables;
-        unsigned biases = ~0u;  // bit n: whether the n-th optional tensor is given
+        unsigned biases = ~0u;  // bit n of 32: whether the n-th optional tensor is given
         std::uint32_t seed = 1;
     };
 
@@ -94,7 +94,8 @@ public:
         std::size_t tables = 0, optional = 0;
         for (const tiffin::named_tensor& t : wanted(o.sizes)) {
             const tiffin::tensor_spec& spec = t.tensor.tensor.spec;
-            if (spec.needed == tiffin::presence::optional && (o.biases >> optional++ & 1u) == 0) continue;
+            if (spec.needed == tiffin::presence::optional && (o.biases >> optional++ % 32 & 1u) == 0)
+                continue;
             using enum tiffin::tensor_kind;
             tiffin::shape shape;
             for (std::size_t i = 0; i < t.tensor.shape.rank(); ++i)
