@@ -17,17 +17,11 @@
 #include <type_traits>
 
 using namespace tiffin;
-using tiffin_test::check_conformance;
-using tiffin_test::check_special_values;
+using tiffin_test::check;
 using tiffin_test::compose;
 using tiffin_test::order;
 
 namespace {
-
-void check(const tiffin_test::composition& what) {
-    check_conformance(what);
-    check_special_values(what);
-}
 
 // s * U[t] + s: the example of tree.hpp, with a tensor that is read twice.
 struct scaled_embedding {

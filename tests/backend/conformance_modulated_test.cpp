@@ -7,19 +7,9 @@
 #include "support/doctest.hpp"
 
 using namespace tiffin;
-using tiffin_test::check_conformance;
-using tiffin_test::check_special_values;
+using tiffin_test::check;
 using tiffin_test::compose;
 using tiffin_test::compose_with_reference;
-
-namespace {
-
-void check(const tiffin_test::composition& what) {
-    check_conformance(what);
-    check_special_values(what);
-}
-
-}  // namespace
 
 TEST_CASE("conformance: meki as trained") {
     meki_training block;

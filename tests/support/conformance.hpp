@@ -325,4 +325,10 @@ inline void check_special_values(const composition& what) {
     CHECK_MESSAGE(uncertain * 10 < outputs, uncertain, " of ", outputs);
 }
 
+// Both, which is what nearly every composition is for.
+inline void check(const composition& what) {
+    check_conformance(what);
+    check_special_values(what);
+}
+
 }  // namespace tiffin_test
