@@ -43,16 +43,9 @@ int threads = 0;
 constexpr std::size_t vocab = 4096;
 constexpr std::size_t most_tokens = 512;
 
-// The limits as they were a few seconds ago: on shared machines they drift.
-const tiffin_bench::machine_limits& limits() {
-    static tiffin_bench::machine_limits latest;
-    static std::chrono::steady_clock::time_point measured;
-    const auto now = std::chrono::steady_clock::now();
-    if (latest.bytes_per_second == 0 || now - measured > std::chrono::seconds(10)) {
-        latest = tiffin_bench::measure_machine(threads);
-        measured = std::chrono::steady_clock::now();
-    }
-    return latest;
+tiffin_bench::machine_meter& meter() {
+    static tiffin_bench::machine_meter only(threads);
+    return only;
 }
 
 // Numbers near those of a trained layer; their values do not change the time.
@@ -187,6 +180,52 @@ struct work_per_call {
     double bytes;
 };
 
+// Runs of one subject, and the time that the machine would have needed at least. The machine's limits
+// are measured between the runs, as on shared machines they drift; a run is held against the mean of
+// those before and after it.
+class run_record {
+public:
+    explicit run_record(const work_per_call& work)
+        : work_(work), before_(meter().now()), start_(clock::now()) {}
+
+    // Counts a run; true when the last measurement of the limits is some time ago.
+    bool due() {
+        ++runs_;
+        return clock::now() - start_ > std::chrono::milliseconds(50);
+    }
+    void measure_limits() {
+        const std::chrono::duration<double> took = clock::now() - start_;
+        const tiffin_bench::machine_limits after = meter().now();
+        const double flops = (before_.flops_per_second + after.flops_per_second) / 2;
+        const double bytes = (before_.bytes_per_second + after.bytes_per_second) / 2;
+        bound_ += static_cast<double>(runs_) * std::max(work_.flops / flops, work_.bytes / bytes);
+        seconds_ += took.count();
+        all_runs_ += runs_;
+        runs_ = 0;
+        before_ = after;
+        start_ = clock::now();
+    }
+
+    void report(benchmark::State& state) {
+        if (runs_ > 0) measure_limits();
+        const double seconds = seconds_ / static_cast<double>(all_runs_);
+        state.counters["roofline"] = bound_ / seconds_;
+        state.counters["GFLOPs"] = work_.flops / seconds / 1e9;
+        state.counters["GBs"] = work_.bytes / seconds / 1e9;
+    }
+
+private:
+    using clock = std::chrono::steady_clock;
+
+    work_per_call work_;
+    tiffin_bench::machine_limits before_;
+    clock::time_point start_;
+    std::size_t runs_ = 0;
+    std::size_t all_runs_ = 0;
+    double bound_ = 0;
+    double seconds_ = 0;
+};
+
 void measure(benchmark::State& state, const std::string& key, const std::function<subject()>& make,
              const shape& s, std::size_t tokens, const work_per_call& work) {
     subject& it = cache.get(key, make);
@@ -196,21 +235,20 @@ void measure(benchmark::State& state, const std::string& key, const std::functio
     std::vector<std::int32_t> ids(tokens);
     std::minstd_rand engine(3);
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(engine() % vocab);
-    const tiffin_bench::machine_limits now = limits();
     it.warm_up(tokens);
     std::size_t next = 0;
     it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
-    const auto start = std::chrono::steady_clock::now();
+    run_record record(work);
     for (auto _ : state) {
         it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
         benchmark::ClobberMemory();
+        if (record.due()) {
+            state.PauseTiming();
+            record.measure_limits();
+            state.ResumeTiming();
+        }
     }
-    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-    const double seconds = all.count() / static_cast<double>(state.iterations());
-    const double bound = std::max(work.flops / now.flops_per_second, work.bytes / now.bytes_per_second);
-    state.counters["roofline"] = bound / seconds;
-    state.counters["GFLOPs"] = work.flops / seconds / 1e9;
-    state.counters["GBs"] = work.bytes / seconds / 1e9;
+    record.report(state);
 }
 
 void add(const std::string& family, const shape& s, const std::function<subject()>& make,
@@ -362,8 +400,9 @@ int main(int argc, char** argv) {
         add_layers({1024, 2048}, {"swiglu", "moe"});
     }
     benchmark::AddCustomContext("threads", std::to_string(threads));
-    benchmark::AddCustomContext("peak_gflops", std::to_string(limits().flops_per_second / 1e9));
-    benchmark::AddCustomContext("read_gbs", std::to_string(limits().bytes_per_second / 1e9));
+    const tiffin_bench::machine_limits limits = meter().now();
+    benchmark::AddCustomContext("peak_gflops", std::to_string(limits.flops_per_second / 1e9));
+    benchmark::AddCustomContext("read_gbs", std::to_string(limits.bytes_per_second / 1e9));
     benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
     return 0;

@@ -84,18 +84,13 @@ void multiply_add_steps(std::size_t steps, std::index_sequence<I...>) {
     (consume(chain[I]), ...);
 }
 
-double measure_flops(int threads, double budget) {
+// One try of about a millisecond.
+double measure_flops(int threads) {
     constexpr std::size_t steps = std::size_t{1} << 18;
     constexpr double flops_per_thread = 2.0 * lanes * chains * steps;
-    double best = 0;
-    // The first repetitions also wake the wide units, which takes some microseconds.
-    const double stop = seconds_now() + budget;
-    for (int repetition = 0; repetition < 3 || seconds_now() < stop; ++repetition) {
-        const auto [seconds, count] = time_on_all(
-            threads, [](int, int) { multiply_add_steps(steps, std::make_index_sequence<chains>{}); });
-        best = std::max(best, flops_per_thread * count / seconds);
-    }
-    return best;
+    const auto [seconds, count] =
+        time_on_all(threads, [](int, int) { multiply_add_steps(steps, std::make_index_sequence<chains>{}); });
+    return flops_per_thread * count / seconds;
 }
 
 // Reads `floats` floats from `from` on, a multiple of 8 lines, as `Streams` walks side by side,
@@ -149,38 +144,6 @@ std::size_t physical_memory_bytes() {
     return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
 }
 
-double measure_bandwidth(int threads, double budget) {
-    // Shares are multiples of the largest step, 8 lines in each of 8 streams.
-    constexpr std::size_t grain = 64 * line;
-    const std::size_t wanted =
-        std::min(std::max(std::size_t{512} << 20, 2 * last_level_cache_bytes()), physical_memory_bytes() / 8);
-    const std::size_t workers = static_cast<std::size_t>(std::max(threads, 1));
-    const std::size_t share = wanted / sizeof(float) / workers / grain * grain;
-    page_floats buffer(share * workers);
-    float* const data = buffer.data();
-    // Written once by the thread that will read it: pages never written all map to one page of
-    // zeros, which stays in the cache.
-    time_on_all(threads, [=](int me, int count) {
-        for (std::size_t w = static_cast<std::size_t>(me); w < workers; w += static_cast<std::size_t>(count))
-            std::fill_n(data + w * share, share, 0.0f);
-    });
-    double best = 0;
-    const double stop = seconds_now() + budget;
-    for (int round = 0; round == 0 || seconds_now() < stop; ++round) {
-        for (const read_pass& pass : read_passes) {
-            // However slow the machine, every kind of pass is tried once.
-            if (round > 0 && seconds_now() > stop) break;
-            const double seconds = time_on_all(threads, [=](int me, int count) {
-                                       for (std::size_t w = static_cast<std::size_t>(me); w < workers;
-                                            w += static_cast<std::size_t>(count))
-                                           consume(pass.read(data + w * share, share, pass.ahead));
-                                   }).first;
-            best = std::max(best, static_cast<double>(share * workers * sizeof(float)) / seconds);
-        }
-    }
-    return best;
-}
-
 }  // namespace
 
 std::size_t last_level_cache_bytes() {
@@ -201,10 +164,71 @@ std::size_t last_level_cache_bytes() {
     return largest > 0 ? static_cast<std::size_t>(largest) : std::size_t{32} << 20;
 }
 
-machine_limits measure_machine(int threads) {
+struct machine_meter::state {
+    // Shares are multiples of the largest step, 8 lines in each of 8 streams.
+    static constexpr std::size_t grain = 64 * line;
+    static constexpr std::size_t slices = 8;
+
+    explicit state(int threads_)
+        : threads(threads_),
+          workers(static_cast<std::size_t>(std::max(threads_, 1))),
+          slice(std::min(std::max(std::size_t{512} << 20, 4 * last_level_cache_bytes()),
+                         physical_memory_bytes() / 8) /
+                sizeof(float) / workers / slices / grain * grain),
+          buffer(slice * slices * workers) {
+        // Written once by the thread that will read it: pages never written all map to one page of
+        // zeros, which stays in the cache.
+        for_shares([this](std::size_t worker) {
+            std::fill_n(buffer.data() + worker * slices * slice, slices * slice, 0.0f);
+        });
+        double best = 0;
+        for (int round = 0; round < 3; ++round)
+            for (const read_pass& candidate : read_passes)
+                for (std::size_t i = 0; i < slices; ++i)
+                    if (const double found = bandwidth(candidate); found > best) {
+                        best = found;
+                        pass = candidate;
+                    }
+    }
+
+    // Reads the next slice of every share.
+    double bandwidth(const read_pass& by) {
+        const std::size_t first = next++ % slices * slice;
+        const double seconds = for_shares([&](std::size_t worker) {
+            consume(by.read(buffer.data() + worker * slices * slice + first, slice, by.ahead));
+        });
+        return static_cast<double>(slice * workers * sizeof(float)) / seconds;
+    }
+
+    // However many threads there turn out to be, each of `workers` shares is someone's.
+    template <class Work>
+    double for_shares(const Work& work) {
+        return time_on_all(threads,
+                           [&](int me, int count) {
+                               for (std::size_t w = static_cast<std::size_t>(me); w < workers;
+                                    w += static_cast<std::size_t>(count))
+                                   work(w);
+                           })
+            .first;
+    }
+
+    int threads;
+    std::size_t workers;
+    std::size_t slice;  // floats of a share read at a time
+    page_floats buffer;
+    std::size_t next = 0;
+    read_pass pass = read_passes[0];
+};
+
+machine_meter::machine_meter(int threads) : state_(std::make_unique<state>(threads)) {}
+machine_meter::~machine_meter() = default;
+
+machine_limits machine_meter::now() {
     machine_limits limits{};
-    limits.flops_per_second = measure_flops(threads, 0.2);
-    limits.bytes_per_second = measure_bandwidth(threads, 0.6);
+    for (int i = 0; i < 3; ++i)
+        limits.flops_per_second = std::max(limits.flops_per_second, measure_flops(state_->threads));
+    for (int i = 0; i < 3; ++i)
+        limits.bytes_per_second = std::max(limits.bytes_per_second, state_->bandwidth(state_->pass));
     return limits;
 }
 

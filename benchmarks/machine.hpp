@@ -21,24 +21,37 @@ struct machine_limits {
     double bytes_per_second;  // bytes read from memory, past all caches; 1 GB/s is 1e9
 };
 
-// Measures both limits with `threads` OpenMP threads in about a second; in two or three where the
-// system is slow to hand out memory for the first time, as virtual machines are. The limits belong
-// to the instruction set that machine.cpp was compiled for: give it the flags of the kernels.
+// Measures the limits with `threads` OpenMP threads. They belong to the instruction set that
+// machine.cpp was compiled for: give it the flags of the kernels.
 //
 //     flops_per_second = 2 * lanes * chains * steps * threads / seconds
 // for multiply-adds that never leave the registers, in more independent chains than
 // latency * ports. All threads run at once, since clock rates fall as cores and wide units wake.
 //
-//     bytes_per_second = buffer bytes / seconds
+//     bytes_per_second = bytes / seconds
 // for threads that each read one contiguous share of a buffer much larger than the last-level
 // cache. Reading only: weights are read and never written. Kernels differ in how many rows they
-// walk at once and in whether they prefetch, and so do the passes here.
+// walk at once and in whether they prefetch, and so do the passes that the constructor tries.
 //
-// Of all repetitions the best counts: noise only ever slows one down, and a limit that a kernel
-// could exceed would not be one. It is the limit of these moments, though. Where the memory is
-// shared with other machines, bandwidth was seen to drift by 15 % within a minute: measure shortly
-// before the kernels, and again after them.
-machine_limits measure_machine(int threads);
+// A limit is that of a moment. On a machine shared with others both were seen to change by a third
+// within seconds, as a neighbour on the same core comes and goes: hence `now`, called between the
+// runs of a kernel, so that each run is held against what the machine could do beside it.
+class machine_meter {
+public:
+    // Takes about two seconds, longer where the system is slow to hand out memory for the first time.
+    explicit machine_meter(int threads);
+    ~machine_meter();
+    machine_meter(const machine_meter&) = delete;
+    machine_meter& operator=(const machine_meter&) = delete;
+
+    // The limits of this moment, in 10 to 20 ms: of a few tries each the best, as an interruption of
+    // one of them says nothing about the machine.
+    [[nodiscard]] machine_limits now();
+
+private:
+    struct state;
+    std::unique_ptr<state> state_;
+};
 
 // The size of the largest cache of the first core; 32 MiB if the system does not tell. A working
 // set has to be several times this for its reads to come from memory.
