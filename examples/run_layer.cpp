@@ -7,9 +7,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "support/command_line.hpp"
+
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -23,12 +24,6 @@ struct arguments {
     int threads = 1;
     std::int64_t batch = 0;
 };
-
-// Everything that goes wrong ends here: one line, status 1, no output file.
-int fail(const std::string& line) {
-    std::fprintf(stderr, "run_layer: %s\n", line.c_str());
-    return 1;
-}
 
 // A matrix of INPUT; copied, since a file's bytes need not be aligned.
 struct rows_of_file {
@@ -126,18 +121,19 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     return in;
 }
 
-int run(const arguments& args) {
+// What is wrong, or nothing; no output file then.
+std::string run(const arguments& args) {
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
         return tiffin::io::open_layer(args.layer, tiffin::simd{});
     };
     const auto layer = open();
-    if (!layer) return fail(layer.failure().message());
+    if (!layer) return layer.failure().message();
     const auto file = tiffin::io::safetensors_file::open(args.input);
-    if (!file) return fail(file.failure().message());
+    if (!file) return file.failure().message();
     const auto in = read_inputs(*file, *layer);
-    if (!in) return fail(file->label() + ": " + in.failure().message());
+    if (!in) return file->label() + ": " + in.failure().message();
 
     const std::size_t tokens = in->x.rows, d_model = layer->d_model(), choices = layer->choices();
     const std::size_t batch =
@@ -158,8 +154,8 @@ int run(const arguments& args) {
         if (const tiffin::status s = layer->try_call(in->x.from(first, count), given,
                                                      out.rows_from(first, count), workspace, execute);
             !s)
-            return fail(file->label() + ": " + s.failure().message() +
-                        (first > 0 ? ", counted from token " + std::to_string(first) : ""));
+            return file->label() + ": " + s.failure().message() +
+                   (first > 0 ? ", counted from token " + std::to_string(first) : "");
     }
     tiffin::io::safetensors_writer writer;
     writer.add("y", {y.data(), tiffin::dtype::f32, {tokens, d_model}});
@@ -173,8 +169,8 @@ int run(const arguments& args) {
         writer.add("route", {route.data(), tiffin::dtype::i64, {tokens, choices}});
         writer.add("route_weight", {route_weight.data(), tiffin::dtype::f32, {tokens, choices}});
     }
-    if (const tiffin::status s = writer.write(args.output); !s) return fail(s.failure().message());
-    return 0;
+    if (const tiffin::status s = writer.write(args.output); !s) return s.failure().message();
+    return "";
 }
 
 }  // namespace
@@ -205,16 +201,5 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--batch", args.batch, "Tokens a call (default: all in one)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::CallForHelp& help) {
-        return app.exit(help);
-    } catch (const CLI::ParseError& e) {
-        return fail(e.what());
-    }
-    try {
-        return run(args);
-    } catch (const std::exception& e) {  // no memory
-        return fail(args.layer + ": " + e.what());
-    }
+    return run_command_line(app, "run_layer", argc, argv, [&] { return run(args); });
 }

@@ -4,6 +4,7 @@
 #include <tiffin/io/safetensors.hpp>
 
 #include "support/doctest.hpp"
+#include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
 
 #include <filesystem>
@@ -12,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -21,21 +20,6 @@ using tiffin_test::random_rows;
 namespace {
 
 constexpr std::size_t d = 20, f = 12, vocab = 33, tokens = 9;
-
-// A path that is gone at the end.
-class scratch_path {
-public:
-    explicit scratch_path(const std::string& name)
-        : path_(std::filesystem::temp_directory_path() /
-                ("tiffin_fold_" + std::to_string(getpid()) + "_" + name)) {}
-    scratch_path(const scratch_path&) = delete;
-    scratch_path& operator=(const scratch_path&) = delete;
-    ~scratch_path() { std::filesystem::remove(path_); }
-    [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
-private:
-    std::filesystem::path path_;
-};
 
 // A layer file of a block, with all tables of one vocabulary.
 template <class Block>
@@ -77,9 +61,11 @@ const block_shape sizes{.d_model = d, .d_ff = f, .vocab = vocab, .inner = {d, d 
 }  // namespace
 
 TEST_CASE("fold_layer: a memory beside a modulated block") {
-    const scratch_path trained("trained"), folded("folded"), again("again");
+    const tiffin_test::scratch_folder files;
+    const std::filesystem::path trained = files / "trained", folded = files / "folded",
+                                again = files / "again";
     using block = parallel<meki_training, retoken<swiglu>>;
-    write_layer(trained.path(), block{}, sizes,
+    write_layer(trained, block{}, sizes,
                 {{"block", "parallel"},
                  {"branches", "2"},
                  {"branch.0.block", "meki"},
@@ -88,9 +74,9 @@ TEST_CASE("fold_layer: a memory beside a modulated block") {
                  {"branch.1.norm", "rms"},
                  {"branch.1.eps", "0.5"},
                  {"branch.1.base.block", "glu"}});
-    REQUIRE(fold_file(trained.path(), folded.path()).ok());
-    CHECK(run(folded.path()) == run(trained.path()));
-    const auto file = io::safetensors_file::open(folded.path());
+    REQUIRE(fold_file(trained, folded).ok());
+    CHECK(run(folded) == run(trained));
+    const auto file = io::safetensors_file::open(folded);
     REQUIRE(file.ok());
     CHECK(file->metadata().at("branch.0.folded") == "true");
     CHECK(file->metadata().at("branch.1.folded") == "true");
@@ -98,18 +84,19 @@ TEST_CASE("fold_layer: a memory beside a modulated block") {
         CHECK(file->tensors().find(gone) == nullptr);
     CHECK(file->tensors().find("branch.0.memory.weight")->shape == shape{vocab, f});
 
-    const status twice = fold_file(folded.path(), again.path());
+    const status twice = fold_file(folded, again);
     REQUIRE_FALSE(twice.ok());
     CHECK(twice.failure().code == errc::option);
     CHECK(twice.failure().where == "branch.0.folded");
-    CHECK_FALSE(std::filesystem::exists(again.path()));
+    CHECK_FALSE(std::filesystem::exists(again));
 }
 
 TEST_CASE("fold_layer: nothing to fold") {
-    const scratch_path plain("plain"), folded("none");
-    write_layer(plain.path(), swiglu{}, sizes, {{"block", "glu"}});
-    const status s = fold_file(plain.path(), folded.path());
+    const tiffin_test::scratch_folder files;
+    const std::filesystem::path plain = files / "plain", folded = files / "none";
+    write_layer(plain, swiglu{}, sizes, {{"block", "glu"}});
+    const status s = fold_file(plain, folded);
     REQUIRE_FALSE(s.ok());
     CHECK(s.failure().where == "block");
-    CHECK_FALSE(std::filesystem::exists(folded.path()));
+    CHECK_FALSE(std::filesystem::exists(folded));
 }

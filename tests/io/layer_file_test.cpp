@@ -11,6 +11,7 @@
 #include <tiffin/prepare.hpp>
 
 #include "support/doctest.hpp"
+#include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
 
 #include <cstddef>
@@ -35,29 +36,6 @@ using tiffin_test::tensor_set;
 namespace {
 
 constexpr std::size_t d = 9, f = 21, vocab = 4, tokens = 13;
-
-// A file of its own in the folder for temporary files, gone afterwards.
-class scratch_file {
-public:
-    scratch_file() {
-        for (int n = 0;; ++n) {
-            folder_ = std::filesystem::temp_directory_path() / ("tiffin_layer_file_" + std::to_string(n));
-            std::error_code error;
-            if (std::filesystem::create_directory(folder_, error)) break;
-            REQUIRE(n < 10000);
-        }
-    }
-    scratch_file(const scratch_file&) = delete;
-    scratch_file& operator=(const scratch_file&) = delete;
-    ~scratch_file() {
-        std::error_code ignored;
-        std::filesystem::remove_all(folder_, ignored);
-    }
-    [[nodiscard]] std::filesystem::path path() const { return folder_ / "layer.safetensors"; }
-
-private:
-    std::filesystem::path folder_;
-};
 
 using options = std::map<std::string, std::string>;
 
@@ -84,9 +62,10 @@ void check_file(const options& metadata, const tiffin_test::wanted_tensors& want
     for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16}) {
         CAPTURE(name_of(type));
         const tensor_set tensors(wanted, {{d, f, vocab}, {type}, {type}, 0b101u, 3});
-        const scratch_file file;
-        write(file.path(), tensors.given(), metadata);
-        auto opened = open(file.path());
+        const tiffin_test::scratch_folder folder;
+        const std::filesystem::path file = folder / "layer.safetensors";
+        write(file, tensors.given(), metadata);
+        auto opened = open(file);
         REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? "" : opened.failure().message()));
         CHECK(opened->d_model() == d);
         CHECK(opened->d_ff() == f);
@@ -94,7 +73,7 @@ void check_file(const options& metadata, const tiffin_test::wanted_tensors& want
         const std::vector<float> y = run(compose(tensors.given()));
         CHECK(run(*opened) == y);
         // The layer keeps the file's memory, not the file.
-        std::filesystem::remove(file.path());
+        std::filesystem::remove(file);
         CHECK(run(*opened) == y);
     }
 }
@@ -143,13 +122,14 @@ namespace {
 
 void check_refused(const weights& tensors, const options& metadata, errc code,
                    std::initializer_list<std::string_view> words) {
-    const scratch_file file;
-    write(file.path(), tensors, metadata);
-    const auto opened = open_with<reference<>>(file.path());
+    const tiffin_test::scratch_folder folder;
+    const std::filesystem::path file = folder / "layer.safetensors";
+    write(file, tensors, metadata);
+    const auto opened = open_with<reference<>>(file);
     REQUIRE_FALSE(opened.ok());
     INFO(opened.failure().message());
     CHECK(opened.failure().code == code);
-    CHECK(opened.failure().where == file.path().string());
+    CHECK(opened.failure().where == file.string());
     for (const std::string_view word : words) {
         CAPTURE(word);
         CHECK(opened.failure().what.find(word) != std::string::npos);
@@ -205,16 +185,17 @@ TEST_CASE("layer files: tensors that are wrong") {
 }
 
 TEST_CASE("layer files: files that are none") {
-    const scratch_file file;
-    const auto missing = io::open_layer(file.path(), reference{});
+    const tiffin_test::scratch_folder folder;
+    const std::filesystem::path file = folder / "layer.safetensors";
+    const auto missing = io::open_layer(file, reference{});
     REQUIRE_FALSE(missing.ok());
     CHECK(missing.failure().code == errc::file);
-    CHECK(missing.failure().where == file.path().string());
-    std::ofstream(file.path()) << "text";
-    const auto text = io::open_layer(file.path(), reference{});
+    CHECK(missing.failure().where == file.string());
+    std::ofstream(file) << "text";
+    const auto text = io::open_layer(file, reference{});
     REQUIRE_FALSE(text.ok());
     CHECK(text.failure().code == errc::file);
-    CHECK(text.failure().where == file.path().string());
+    CHECK(text.failure().where == file.string());
 }
 
 TEST_CASE("layer files: a file that was read already") {

@@ -2,7 +2,8 @@
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 
-#include <doctest/doctest.h>
+#include "support/doctest.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -36,34 +37,6 @@ using tiffin::io::safetensors_writer;
 namespace {
 
 namespace fs = std::filesystem;
-
-// A directory of its own for one test, gone afterwards.
-class scratch_directory {
-public:
-    scratch_directory() {
-        const fs::path base = fs::temp_directory_path();
-        for (int n = 0; path_.empty(); ++n) {
-            const fs::path candidate = base / ("tiffin_safetensors_" + std::to_string(n));
-            std::error_code error;
-            if (fs::create_directory(candidate, error)) path_ = candidate;
-            REQUIRE(n < 10000);
-        }
-    }
-    scratch_directory(const scratch_directory&) = delete;
-    scratch_directory& operator=(const scratch_directory&) = delete;
-    ~scratch_directory() {
-        std::error_code ignored;
-        fs::remove_all(path_, ignored);
-    }
-    fs::path operator/(const std::string& name) const { return path_ / name; }
-    [[nodiscard]] const fs::path& path() const { return path_; }
-    [[nodiscard]] std::ptrdiff_t files() const {
-        return std::distance(fs::directory_iterator(path_), fs::directory_iterator());
-    }
-
-private:
-    fs::path path_;
-};
 
 std::vector<std::byte> bytes_of(std::string_view text) {
     std::vector<std::byte> bytes(text.size());
@@ -168,7 +141,7 @@ TEST_CASE("safetensors: every number format and rank comes back as written") {
     given["empty without memory"] = {nullptr, dtype::f32, {0, 3}};
     for (const auto& [name, tensor] : given) writer.add(name, tensor);
 
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "all.safetensors";
     const auto written = writer.write(path);
     REQUIRE(written.ok());
@@ -442,11 +415,12 @@ TEST_CASE("safetensors: odd and endless names are tamed in messages") {
 }
 
 TEST_CASE("safetensors: opening what is not a readable file") {
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const auto refused = [](const fs::path& path, std::string_view word) {
-        const auto file = safetensors_file::open(path);
-        REQUIRE_FALSE(file.ok());
-        check_failure(file.failure(), errc::file, path.string(), {word});
+        for (const auto& file : {safetensors_file::open(path), safetensors_file::map(path)}) {
+            REQUIRE_FALSE(file.ok());
+            check_failure(file.failure(), errc::file, path.string(), {word});
+        }
     };
     refused(directory.path(), "directory");
     refused(directory / "missing", "no such file");
@@ -472,8 +446,32 @@ TEST_CASE("safetensors: opening what is not a readable file") {
     refused(directory / "sparse", "header");
 }
 
+TEST_CASE("safetensors: a mapped file is the file that was opened") {
+    const tiffin_test::scratch_folder directory;
+    const fs::path path = directory / "layer";
+    std::vector<float> many(100'003);
+    for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>(i);
+    const auto writer = safetensors_writer().set("k", "v").add("w", {many.data(), dtype::f32, {many.size()}});
+    REQUIRE(writer.write(path).ok());
+    auto opened = safetensors_file::map(path);
+    REQUIRE(opened.ok());
+    CHECK(opened->label() == path.string());
+    CHECK(opened->metadata() == std::map<std::string, std::string>{{"k", "v"}});
+    // Another file under its name, and its being moved, leave it what it was.
+    REQUIRE(safetensors_writer().write(path).ok());
+    const safetensors_file file = *std::move(opened);
+    const tensor_view* const w = file.tensors().find("w");
+    REQUIRE(w != nullptr);
+    CHECK(w->shape == tiffin::shape{many.size()});
+    CHECK(std::memcmp(w->data, many.data(), many.size() * sizeof(float)) == 0);
+    // Nothing but a header.
+    const auto none = safetensors_file::map(path);
+    REQUIRE(none.ok());
+    CHECK(none->tensors().entries().empty());
+}
+
 TEST_CASE("safetensors: what cannot be written") {
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "out.safetensors";
     write_all(path, "old");
     const auto refused = [&](const safetensors_writer& writer, errc code,
@@ -520,7 +518,7 @@ TEST_CASE("safetensors: what cannot be written") {
 }
 
 TEST_CASE("safetensors: where nothing can be written, nothing is left") {
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
     const auto refused = [&](const fs::path& path, std::string_view word) {
         const auto before = directory.files();
@@ -551,7 +549,7 @@ TEST_CASE("safetensors: where nothing can be written, nothing is left") {
 }
 
 TEST_CASE("safetensors: writing replaces a file, through a link, beside foreign leftovers") {
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "out";
     write_all(path, std::string(10'000, 'x'));
     write_all(directory / "out.part0", "another writer's");
@@ -573,7 +571,7 @@ TEST_CASE("safetensors: writing replaces a file, through a link, beside foreign 
 
 #if defined(__unix__)
 TEST_CASE("safetensors: a write that stops half-way leaves the old file and nothing else") {
-    const scratch_directory directory;
+    const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "out";
     write_all(path, "old");
     const std::vector<float> large(100'000);

@@ -3,11 +3,11 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/io/mapped_file.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 #include <tiffin/io/safetensors_header.hpp>
 #include <tiffin/tensor.hpp>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -18,17 +18,17 @@
 #include <new>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
+#include <vector>
 
 TIFFIN_BEGIN
 namespace io {
 
-// The tensors and the metadata of one safetensors file, held in memory.
+// The tensors and the metadata of one safetensors file, held in memory or mapped.
 //
 // The object owns the tensors' bytes: views from `tensors()` live as long as it does and survive
-// its being moved. The data as a whole starts on a 64-byte boundary; a single tensor may lie at any
-// alignment in a foreign file.
+// its being moved. Held data as a whole starts on a 64-byte boundary; a mapped tensor, and any of a
+// foreign file, may lie at any alignment.
 //
 // Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null
 // `__metadata__`, formats other than those of `dtype`, ranks above `shape::max_rank`, and shapes
@@ -42,6 +42,11 @@ public:
     // Cost: one read of the file, one allocation of the size of its data, made after the header
     // has been checked.
     static result<safetensors_file> open(const std::filesystem::path& path);
+
+    // Reads the header of the file at `path`; the tensors' bytes are read when they are touched, and the
+    // system may give them up again. For files larger than memory, or of which little is needed.
+    // Precondition, errors: those of mapped_file and of `open`. Cost: that of the header.
+    static result<safetensors_file> map(const std::filesystem::path& path);
 
     // Reads a file's bytes from memory.
     // Takes the bytes, which may go away afterwards, and the name under which failures report them.
@@ -64,18 +69,33 @@ private:
 
     safetensors_file() = default;
 
-    // `take(to, n)` copies the next n bytes of the file and tells whether it could.
+    // Reads what comes before the tensors' bytes, and all. `take(to, n)` copies the next n bytes of the
+    // file and tells whether it could.
+    template <class Take>
+    static result<safetensors_file> load_head(std::uint64_t size, std::string label, const Take& take);
     template <class Take>
     static result<safetensors_file> load(std::uint64_t size, std::string label, const Take& take);
+    // The tensors' bytes are here.
+    void place(const std::byte* data) {
+        for (detail::header_reader::entry& e : entries_) {
+            e.tensor.data = data + e.begin;
+            tensors_.add(std::move(e.name), e.tensor);
+        }
+        entries_.clear();
+    }
 
     std::string label_;
     std::map<std::string, std::string> metadata_;
     weights tensors_;
+    std::vector<detail::header_reader::entry> entries_;  // until they are placed
+    std::uint64_t data_size_ = 0;
     std::unique_ptr<std::byte[], release> data_;
+    mapped_file mapped_;
 };
 
 template <class Take>
-result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string label, const Take& take) {
+result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::string label,
+                                                     const Take& take) {
     const auto refuse = [&](std::string what) {
         return detail::file_failure(errc::file, label, std::move(what));
     };
@@ -100,16 +120,26 @@ result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string 
         return detail::file_failure(read.failure().code, label, read.failure().what);
 
     safetensors_file file;
-    file.data_.reset(static_cast<std::byte*>(::operator new(data_size, alignment, std::nothrow)));
-    if (!file.data_) return refuse("there is no memory for its " + std::to_string(data_size) + " data bytes");
-    if (!take(file.data_.get(), data_size))
-        return refuse("the " + std::to_string(data_size) + " data bytes could not be read");
-    for (detail::header_reader::entry& e : header.entries) {
-        e.tensor.data = file.data_.get() + e.begin;
-        file.tensors_.add(std::move(e.name), e.tensor);
-    }
+    file.entries_ = std::move(header.entries);
+    file.data_size_ = data_size;
     file.metadata_ = std::move(header.metadata);
     file.label_ = std::move(label);
+    return file;
+}
+
+template <class Take>
+result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string label, const Take& take) {
+    auto file = load_head(size, std::move(label), take);
+    if (!file) return file;
+    const std::uint64_t bytes = file->data_size_;
+    const auto refuse = [&](const std::string& what) {
+        return detail::file_failure(errc::file, file->label_, what);
+    };
+    file->data_.reset(static_cast<std::byte*>(::operator new(bytes, alignment, std::nothrow)));
+    if (!file->data_) return refuse("there is no memory for its " + std::to_string(bytes) + " data bytes");
+    if (!take(file->data_.get(), bytes))
+        return refuse("the " + std::to_string(bytes) + " data bytes could not be read");
+    file->place(file->data_.get());
     return file;
 }
 
@@ -126,19 +156,28 @@ inline result<safetensors_file> safetensors_file::open(const std::filesystem::pa
     const auto refuse = [&](std::string what) {
         return detail::file_failure(errc::file, label, std::move(what));
     };
-    std::error_code error;
-    const std::filesystem::file_type kind = std::filesystem::status(path, error).type();
-    if (kind == std::filesystem::file_type::not_found) return refuse("there is no such file");
-    if (kind == std::filesystem::file_type::none)
-        return refuse("the file cannot be reached: " + detail::reason(error));
-    if (kind == std::filesystem::file_type::directory) return refuse("this is a directory");
-    if (kind != std::filesystem::file_type::regular) return refuse("this is not a regular file");
+    const result<std::uint64_t> size = detail::regular_file_size(path);
+    if (!size) return size.failure();
     const detail::stream_handle stream(std::fopen(label.c_str(), "rb"));
     if (!stream) return refuse("the file cannot be opened: " + detail::last_reason());
-    const std::uintmax_t size = std::filesystem::file_size(path, error);
-    if (error) return refuse("the file's size cannot be read: " + detail::reason(error));
-    return load(size, label,
+    return load(*size, label,
                 [&](void* to, std::size_t n) { return std::fread(to, 1, n, stream.get()) == n; });
+}
+
+inline result<safetensors_file> safetensors_file::map(const std::filesystem::path& path) {
+    result<mapped_file> mapped = mapped_file::open(path);
+    if (!mapped) return mapped.failure();
+    const std::span<const std::byte> bytes = mapped->bytes();
+    std::size_t done = 0;
+    auto file = load_head(bytes.size(), path.string(), [&](void* to, std::size_t n) {
+        std::memcpy(to, bytes.data() + done, n);
+        done += n;
+        return true;
+    });
+    if (!file) return file;
+    file->place(bytes.data() + done);
+    file->mapped_ = *std::move(mapped);
+    return file;
 }
 
 }  // namespace io

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -66,6 +67,23 @@ inline std::string reason(const std::error_code& error) {
 // The reason of a C call that has just failed.
 inline std::string last_reason() {
     return reason({errno, std::generic_category()});
+}
+
+// Errors: errc::file where there is no regular file at `path`.
+inline result<std::uint64_t> regular_file_size(const std::filesystem::path& path) {
+    const auto refuse = [&](std::string what) {
+        return file_failure(errc::file, path.string(), std::move(what));
+    };
+    std::error_code error;
+    const std::filesystem::file_type kind = std::filesystem::status(path, error).type();
+    if (kind == std::filesystem::file_type::not_found) return refuse("there is no such file");
+    if (kind == std::filesystem::file_type::none)
+        return refuse("the file cannot be reached: " + reason(error));
+    if (kind == std::filesystem::file_type::directory) return refuse("this is a directory");
+    if (kind != std::filesystem::file_type::regular) return refuse("this is not a regular file");
+    const std::uintmax_t size = std::filesystem::file_size(path, error);
+    if (error) return refuse("the file's size cannot be read: " + reason(error));
+    return std::uint64_t{size};
 }
 
 // The bytes of a dense tensor, or nothing where the count overflows. A zero size does not excuse
