@@ -14,9 +14,9 @@
 #include <tiffin/analysis/balance.hpp>
 #include <tiffin/analysis/balanced_map.hpp>
 #include <tiffin/analysis/cost.hpp>
+#include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/analysis/initialise.hpp>
 #include <tiffin/analysis/routing.hpp>
-#include <tiffin/analysis/structmoe.hpp>
 #include <tiffin/backend/eigen/eigen.hpp>
 #include <tiffin/backend/fold.hpp>
 #include <tiffin/backend/reference/reference.hpp>

@@ -1,6 +1,6 @@
 // What the layers of the four papers cost, from their composition: the published figures of SPEC 4.
 #include <tiffin/analysis/cost.hpp>
-#include <tiffin/analysis/structmoe.hpp>
+#include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/layers.hpp>
 
 #include "support/doctest.hpp"

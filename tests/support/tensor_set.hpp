@@ -23,7 +23,7 @@ namespace tiffin_test {
 struct sizes {
     std::size_t d_model = 1;
     std::size_t d_ff = 1;
-    std::size_t vocab = 1;  // of the first table; the n-th has n more rows, so that no two agree
+    std::size_t vocab = 1;
     std::size_t experts = 4;
     std::size_t rank = 3;
 
@@ -91,17 +91,14 @@ public:
     };
 
     tensor_set(const wanted_tensors& wanted, const options& o) : random_(o.seed) {
-        std::size_t tables = 0, optional = 0;
+        std::size_t optional = 0;
         for (const tiffin::named_tensor& t : wanted(o.sizes)) {
             const tiffin::tensor_spec& spec = t.tensor.tensor.spec;
             if (spec.needed == tiffin::presence::optional && (o.biases >> optional++ % 32 & 1u) == 0)
                 continue;
             using enum tiffin::tensor_kind;
-            tiffin::shape shape;
-            for (std::size_t i = 0; i < t.tensor.shape.rank(); ++i)
-                shape.push_back(t.tensor.shape[i] + (spec.axes[i] == tiffin::axis::vocab ? tables : 0));
+            const tiffin::shape& shape = t.tensor.shape;
             const bool rows = spec.kind == tiffin::tensor_kind::table || spec.kind == pool;
-            tables += rows || spec.kind == route_map ? 1 : 0;
             if (spec.kind == route_map) {
                 add_map(t.name, shape, o.sizes.experts);
                 continue;

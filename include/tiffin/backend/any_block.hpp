@@ -146,6 +146,9 @@ private:
 // parallel<...> with as many branches as are found at run time.
 template <class Backend>
 class any_parallel {
+    template <class Machine>
+    using engines_on = std::vector<typename any_block<Backend>::template engine<Machine>>;
+
 public:
     using runtime_block = void;
 
@@ -163,38 +166,18 @@ public:
         return bound;
     }
     template <class Machine>
-    class engine {
+    class engine : public fused_detail::branches_engine<Machine, engines_on<Machine>> {
     public:
-        engine(const any_parallel& block, const binding& bound) : d_model_(bound.d_model) {
-            for (std::size_t i = 0; i < block.branches_.size(); ++i) {
-                branches_.emplace_back(block.branches_[i], bound.parts[i]);
-                choices_.push_back(bound.parts[i].choices);
-            }
-        }
-        [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-            std::size_t most = 0;
-            for (const auto& b : branches_) most = std::max(most, b.workspace_bytes(tokens, workers));
-            return fused_detail::pending_rows::bytes(tokens, d_model_) + most;
-        }
-        void run(const call_arguments& call) const {
-            arena areas(call.workspace);
-            const fused_detail::pending_rows rows(call, d_model_, areas);
-            call_arguments inner = call;
-            inner.to = rows.to();
-            inner.workspace = areas.rest();
-            choice<float>* routes = call.routes;
-            for (std::size_t i = 0; i < branches_.size(); ++i) {
-                inner.routes = choices_[i] > 0 ? std::exchange(routes, nullptr) : nullptr;
-                branches_[i].run(inner);
-                inner.to.add = true;
-            }
-            rows.template deliver<Machine>(call, d_model_);
-        }
+        engine(const any_parallel& block, const binding& bound)
+            : fused_detail::branches_engine<Machine, engines_on<Machine>>(make(block, bound), bound) {}
 
     private:
-        std::size_t d_model_;
-        std::vector<typename any_block<Backend>::template engine<Machine>> branches_;
-        std::vector<std::size_t> choices_;
+        static engines_on<Machine> make(const any_parallel& block, const binding& bound) {
+            engines_on<Machine> made;
+            for (std::size_t i = 0; i < block.branches_.size(); ++i)
+                made.emplace_back(block.branches_[i], bound.parts[i]);
+            return made;
+        }
     };
     void evaluate(const binding& bound, const token_arguments<double>& token, const double* x, double* y,
                   double* scratch) const {

@@ -48,10 +48,10 @@ constexpr bool depends_on_call() {
 }  // namespace detail
 
 // Folds a source: table[t] = Source(t) for every token id t.
-// Shapes: the source's tensors by name under `prefix`, all tables of one vocab; the result (vocab, width).
+// Shapes: the source's tensors by name under `prefix`, the result (vocab, width).
 //   Other tensors may be given and are left alone.
 // Numerics: those of `simd`, to the bit: a layer with the folded table gives what the layer with the
-//   source gives. Errors: those of prepare(); errc::shape where the tables differ in vocab.
+//   source gives. Errors: those of prepare().
 // Cost: the source once a row; the table, the packed weights of the source and 64 rows of its steps.
 // Source: MeKi Eq. 10, ReToken Eq. 8; SPEC 2.5 and 2.6.
 //
@@ -70,13 +70,7 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     if (status s = from.bind_source(source, wanted, prefix, extents, bound); !s) return s.failure();
     folded_table made;
     made.width = extents.size(extent::d_ff);
-    for (const table_size& table : bound.tables) {
-        if (made.vocab == 0) made.vocab = table.vocab;
-        if (table.vocab != made.vocab)
-            return failure{errc::shape, table.name,
-                           "has " + std::to_string(table.vocab) + " rows; " + bound.tables[0].name + " has " +
-                               std::to_string(made.vocab)};
-    }
+    made.vocab = extents.size(extent::vocab);
     using machine = simd_detail::machine<f32, f32, xsimd::default_arch>;
     const fused_detail::stage<machine, Source> stage(source, bound.tensors, made.width, 0);
     constexpr std::size_t piece = 64;

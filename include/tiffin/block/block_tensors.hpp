@@ -15,8 +15,14 @@
 TIFFIN_BEGIN
 
 // A size of a block. From `first_inner` on: the experts, ranks and inner widths of its sources, each
-// source's its own. `free` agrees with anything: every table has its own vocabulary.
-enum class extent : std::uint8_t { d_model, d_ff, first_inner, free = tensor_spec::free_size };
+// source's its own. `free` agrees with anything.
+enum class extent : std::uint8_t {
+    d_model,
+    d_ff,
+    first_inner,
+    vocab = tensor_spec::vocab_size,
+    free = tensor_spec::free_size
+};
 
 struct block_tensor {
     tensor_spec spec;
@@ -105,10 +111,10 @@ constexpr std::array<block_tensor, N> in_block(const std::array<tensor_spec, N>&
         all[n].spec = specs[n];
         for (std::size_t i = 0; i < specs[n].rank; ++i) {
             const std::uint8_t size = specs[n].sizes[i];
-            all[n].extents[i] = size == tensor_spec::free_size ? extent::free
-                                : size == 0                    ? width
-                                : size == 1                    ? input
-                                                               : extent(first + inner + size - 2);
+            all[n].extents[i] = size >= tensor_spec::vocab_size ? extent(size)
+                                : size == 0                     ? width
+                                : size == 1                     ? input
+                                                                : extent(first + inner + size - 2);
         }
     }
     return all;

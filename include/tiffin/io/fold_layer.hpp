@@ -82,22 +82,14 @@ private:
         executor_ref execute;
     };
 
-    template <class Source>
-    static result<folded_table> fold_with(Source source, float eps, const folding& of) {
-        detail::set_eps(source, eps);
-        return fold(source, of.given, of.prefix, of.progress, of.execute);
-    }
     result<folded_table> fold_memory(const folding& of) {
         float eps = 1e-6f;
         if (status s = of.options.read(of.prefix + "eps", eps); !s) return s.failure();
-        const auto has = [&](const char* name) { return of.given.find(of.prefix + name) != nullptr; };
-        if (!has("word_embed.weight")) return fold_with(static_memory{}, eps, of);
-        const bool normed = has("word_norm.weight");
-        if (!has("memory.weight"))
-            return normed ? fold_with(dynamic_memory<normed_word>{}, eps, of)
-                          : fold_with(dynamic_memory<>{}, eps, of);
-        return normed ? fold_with(trained_memory<normed_word>{}, eps, of)
-                      : fold_with(trained_memory<>{}, eps, of);
+        return detail::with_memory_form(of.given, of.prefix, [&]<class Memory>(std::type_identity<Memory>) {
+            Memory memory;
+            detail::set_eps(memory, eps);
+            return fold(memory, of.given, of.prefix, of.progress, of.execute);
+        });
     }
     result<folded_table> fold_modulators(const folding& of) {
         token_modulator<any_norm> modulator;

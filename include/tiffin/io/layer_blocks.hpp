@@ -4,6 +4,7 @@
 #include <tiffin/backend/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
+#include <tiffin/io/memory_form.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
 #include <tiffin/router/any_router.hpp>
@@ -33,17 +34,6 @@ using file_structmoe_fused = ffn<gate<any_activation, named<dense, "up_proj">>, 
 template <class Memory>
 using file_memory      = ffn<gate<any_activation>, Memory, any_fusion, memory_output>;
 // clang-format on
-
-// Gives every norm inside a source the same eps.
-template <class Source>
-void set_eps(Source& source, float eps) {
-    if constexpr (requires { source.norm.eps; }) source.norm.eps = eps;
-    if constexpr (requires { source.input; }) set_eps(source.input, eps);
-    if constexpr (requires { source.terms; })
-        std::apply([&](auto&... term) { (set_eps(term, eps), ...); }, source.terms);
-    if constexpr (requires { source.steps; })
-        std::apply([&](auto&... step) { (set_eps(step, eps), ...); }, source.steps);
-}
 
 // Builds the block whose tensors and options are called after a prefix.
 template <class Backend>
@@ -174,9 +164,12 @@ private:
         return block(made);
     }
 
-    // A memory block with its options; every norm in it has the same eps.
+    // A memory block; every norm in it has the same eps.
     template <class Memory>
-    result<block> memory_block(file_memory<Memory> made, float eps) {
+    static result<block> memory_block(const any_activation& phi, const any_fusion& fusion, float eps) {
+        file_memory<Memory> made;
+        made.hidden.gate.phi = phi;
+        made.hidden.fusion = fusion;
         made.output.norm.eps = eps;
         set_eps(made.hidden.up, eps);
         return block(made);
@@ -202,49 +195,20 @@ private:
         const any_activation phi{silu ? activation_kind::silu : activation_kind::sigmoid};
         const any_fusion fuse{kind == fusion_kind::add_sigmoid || kind == fusion_kind::add_silu};
         const auto with = [&]<class Memory>(std::type_identity<Memory>) {
-            file_memory<Memory> made;
-            made.hidden.gate.phi = phi;
-            made.hidden.fusion = fuse;
-            return memory_block<Memory>(made, eps);
+            return memory_block<Memory>(phi, fuse, eps);
         };
-        const auto choose_form = [&]() -> result<block> {
-            if (folded) return with(std::type_identity<memory_injection>{});
-            if (!has(at, "word_embed.weight")) return with(std::type_identity<static_memory>{});
-            if (status s = check_one_vocabulary(at); !s) return s.failure();
-            const bool normed = has(at, "word_norm.weight");
-            if (!has(at, "memory.weight"))
-                return normed ? with(std::type_identity<dynamic_memory<normed_word>>{})
-                              : with(std::type_identity<dynamic_memory<>>{});
-            return normed ? with(std::type_identity<trained_memory<normed_word>>{})
-                          : with(std::type_identity<trained_memory<>>{});
-        };
-        auto made = choose_form();
+        auto made = folded ? with(std::type_identity<memory_injection>{})
+                           : with_memory_form(given_, at.tensors, with);
         if (!made || input == input_kind::normed) return made;
         return block(on_residual<block>{*made});
-    }
-    // A memory and the words it is trained from have a row a token, each.
-    [[nodiscard]] status check_one_vocabulary(const place& at) const {
-        const tensor_view* const memory = given_.find(at.tensors + "memory.weight");
-        const tensor_view* const words = given_.find(at.tensors + "word_embed.weight");
-        if (memory == nullptr || words == nullptr || memory->shape.rank() == 0 || words->shape.rank() == 0 ||
-            memory->shape[0] == words->shape[0])
-            return {};
-        return failure{errc::shape, at.tensors + "word_embed.weight",
-                       "has shape " + to_string(words->shape) + "; its axis 0 must be vocab = " +
-                           std::to_string(memory->shape[0]) + ", as in " + at.tensors + "memory.weight"};
     }
     result<block> ple(const place& at) {
         float eps = 1e-6f;
         any_activation phi{activation_kind::gelu_tanh};
         if (status s = options_.read(at.keys + "eps", eps); !s) return s.failure();
         if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
-        const auto with = [&]<class Memory>(std::type_identity<Memory>) {
-            file_memory<Memory> made;
-            made.hidden.gate.phi = phi;
-            return memory_block<Memory>(made, eps);
-        };
-        return has(at, "memory.weight") ? with(std::type_identity<memory_injection>{})
-                                        : with(std::type_identity<per_layer_input>{});
+        return has(at, "memory.weight") ? memory_block<memory_injection>(phi, {}, eps)
+                                        : memory_block<per_layer_input>(phi, {}, eps);
     }
 
     status read(const place& at, any_norm& norm) {

@@ -39,7 +39,7 @@ constexpr bool is_stored(tensor_kind kind) noexcept {
 
 // The size of one axis. `width` and `input` are the features a source yields and reads; a block
 // says which of its own widths they are (see block_tensors.hpp). `experts` and `rank` are one size in
-// all tensors of one source. `vocab` and `choices` are free for each tensor.
+// all tensors of one source, `vocab` in all of one block. `choices` are free for each tensor.
 enum class axis : std::uint8_t { width, input, vocab, experts, rank, choices };
 
 enum class presence : std::uint8_t { required, optional };
@@ -156,7 +156,8 @@ using joined_tensors = typename detail::joined<Lists...>::type;
 
 // What a block knows of one tensor before any weights are given: the tensor is called
 // "<scope>.<owner>.<leaf>" without the parts that are empty. `sizes` numbers the sizes of the axes: two
-// axes of one number must agree; 0 is the source's width, 1 its input, `free_size` agrees with any.
+// axes of one number must agree; 0 is the source's width, 1 its input, `vocab_size` the vocabulary's size,
+// `free_size` agrees with any.
 struct tensor_spec {
     std::string_view scope;
     std::string_view owner;
@@ -168,7 +169,7 @@ struct tensor_spec {
     std::size_t rank = 0;
     bool nested = false;  // belongs to a source that is computed first (see through.hpp)
 
-    static constexpr std::uint8_t free_size = 255;
+    static constexpr std::uint8_t vocab_size = 254, free_size = 255;
 
     [[nodiscard]] constexpr bool same_name(const tensor_spec& other) const noexcept {
         return is_stored(kind) && is_stored(other.kind) && scope == other.scope && owner == other.owner &&

@@ -4,12 +4,7 @@
 #include <tiffin/backend/fused/ffn_engine.hpp>
 
 #include <algorithm>
-#include <array>
-#include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -55,83 +50,30 @@ private:
     output_rows to_;
 };
 
-// A modulated ffn: in its epilogue.
-template <class Machine, ffn_block Base, class Modulator, class Fusion>
-class modulated_ffn_engine : public ffn_engine<Machine, Base, modulator_stage<Machine, Modulator, Fusion>> {
+// Calls visit(engine) for each of a tuple's or a vector's engines.
+template <class... Engines, class Visit>
+void for_engines(const std::tuple<Engines...>& engines, const Visit& visit) {
+    std::apply([&](const auto&... one) { (visit(one), ...); }, engines);
+}
+template <class Engine, class Visit>
+void for_engines(const std::vector<Engine>& engines, const Visit& visit) {
+    for (const Engine& one : engines) visit(one);
+}
+
+// Branches one after the other, each added to what the ones before it left. `Engines`: a tuple where
+// their kinds are known, else a vector.
+template <class Machine, class Engines>
+class branches_engine {
 public:
-    modulated_ffn_engine(const modulated<Base, Modulator, Fusion>& block, const binding& bound)
-        : ffn_engine<Machine, Base, modulator_stage<Machine, Modulator, Fusion>>(
-              block.base, bound.parts[0], {block.modulator, block.fusion, bound.tensors, bound.d_model}) {}
-};
-
-// Any other block modulated: in one more pass.
-template <class Machine, block_policy Base, class Modulator, class Fusion>
-class modulated_engine {
-public:
-    modulated_engine(const modulated<Base, Modulator, Fusion>& block, const binding& bound)
-        : d_model_(bound.d_model),
-          base_(block.base, bound.parts[0]),
-          modulator_(block.modulator, block.fusion, bound.tensors, bound.d_model) {}
-
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        arena areas;
-        lay_out(areas, tokens, workers);
-        return areas.used() + base_.workspace_bytes(tokens, workers);
+    branches_engine(Engines branches, const binding& bound)
+        : d_model_(bound.d_model), branches_(std::move(branches)) {
+        for (const binding& part : bound.parts) choices_.push_back(part.choices);
     }
-    void run(const call_arguments& call) const {
-        arena areas(call.workspace);
-        const auto [rows, x, memory] = lay_out(areas, call.tokens, call.workers);
-        call_arguments inner = call;
-        inner.workspace = areas.rest();
-        inner.to = {{rows, call.tokens, d_model_}};
-        const bool outermost = modulator_.choices() > 0;
-        if (outermost) inner.routes = nullptr;
-        base_.run(inner);
-        modulator_.prepare(call, Machine::inputs(call, x), memory, outermost ? call.routes : nullptr);
-        put_rows<Machine>(
-            call, d_model_, [&, rows = rows, memory = memory](std::size_t t, std::size_t j, std::size_t n) {
-                return modulator_.apply(call, memory, Machine::load(rows + t * d_model_ + j, n), t, j, n);
-            });
-    }
-
-private:
-    struct memory_of_a_call {
-        float* rows;  // the base's: what is modulated must not be weighted or added yet
-        float* x;
-        std::byte* modulator;
-    };
-    memory_of_a_call lay_out(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
-        float* const rows = areas.take<float>(tokens * d_model_);
-        float* const x = areas.take<float>(Machine::input_numbers(tokens, d_model_));
-        return {rows, x, areas.take<std::byte>(modulator_.workspace_bytes(tokens, workers))};
-    }
-
-    std::size_t d_model_;
-    engine_of<Machine, Base> base_;
-    modulator_stage<Machine, Modulator, Fusion> modulator_;
-};
-
-template <class Machine, class Base, class Modulator, class Fusion>
-struct engine_choice<Machine, modulated<Base, Modulator, Fusion>> {
-    using type = modulated_engine<Machine, Base, Modulator, Fusion>;
-};
-template <class Machine, ffn_block Base, class Modulator, class Fusion>
-struct engine_choice<Machine, modulated<Base, Modulator, Fusion>> {
-    using type = modulated_ffn_engine<Machine, Base, Modulator, Fusion>;
-};
-
-// Branches one after the other, each added to what the ones before it left.
-template <class Machine, class... Blocks>
-class parallel_engine {
-public:
-    parallel_engine(const parallel<Blocks...>& block, const binding& bound)
-        : parallel_engine(block, bound, std::index_sequence_for<Blocks...>{}) {}
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         std::size_t most = 0;
-        std::apply(
-            [&](const auto&... b) { ((most = std::max(most, b.workspace_bytes(tokens, workers))), ...); },
-            branches_);
+        for_engines(branches_,
+                    [&](const auto& b) { most = std::max(most, b.workspace_bytes(tokens, workers)); });
         return pending_rows::bytes(tokens, d_model_) + most;
     }
     void run(const call_arguments& call) const {
@@ -142,30 +84,33 @@ public:
         inner.workspace = areas.rest();
         choice<float>* routes = call.routes;
         std::size_t i = 0;
-        std::apply(
-            [&](const auto&... branch) {
-                const auto run_one = [&](const auto& b) {
-                    inner.routes = choices_[i] > 0 ? std::exchange(routes, nullptr) : nullptr;
-                    b.run(inner);
-                    inner.to.add = true;
-                    ++i;
-                };
-                (run_one(branch), ...);
-            },
-            branches_);
-        rows.deliver<Machine>(call, d_model_);
+        for_engines(branches_, [&](const auto& branch) {
+            inner.routes = choices_[i++] > 0 ? std::exchange(routes, nullptr) : nullptr;
+            branch.run(inner);
+            inner.to.add = true;
+        });
+        rows.template deliver<Machine>(call, d_model_);
     }
+
+private:
+    std::size_t d_model_;
+    Engines branches_;
+    std::vector<std::size_t> choices_;
+};
+
+template <class Machine, class... Blocks>
+class parallel_engine : public branches_engine<Machine, std::tuple<engine_of<Machine, Blocks>...>> {
+    using engines = std::tuple<engine_of<Machine, Blocks>...>;
+
+public:
+    parallel_engine(const parallel<Blocks...>& block, const binding& bound)
+        : parallel_engine(block, bound, std::index_sequence_for<Blocks...>{}) {}
 
 private:
     template <std::size_t... I>
     parallel_engine(const parallel<Blocks...>& block, const binding& bound, std::index_sequence<I...>)
-        : d_model_(bound.d_model),
-          branches_(engine_of<Machine, Blocks>(std::get<I>(block.branches), bound.parts[I])...),
-          choices_{bound.parts[I].choices...} {}
-
-    std::size_t d_model_;
-    std::tuple<engine_of<Machine, Blocks>...> branches_;
-    std::array<std::size_t, sizeof...(Blocks)> choices_;
+        : branches_engine<Machine, engines>(
+              engines(engine_of<Machine, Blocks>(std::get<I>(block.branches), bound.parts[I])...), bound) {}
 };
 
 template <class Machine, class... Blocks>

@@ -4,3 +4,4 @@
 #include <tiffin/backend/fused/combined.hpp>
 #include <tiffin/backend/fused/ffn_engine.hpp>
 #include <tiffin/backend/fused/mixture_engine.hpp>
+#include <tiffin/backend/fused/modulated_engine.hpp>

@@ -37,8 +37,9 @@ public:
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
         lay_out(areas, tokens);
-        std::size_t most = route_.workspace_bytes(tokens, workers) + 64 * 64 +
-                           Machine::input_numbers(tokens, d_model_) * sizeof(float);
+        arena routing;
+        routing.take<float>(router_input_numbers(tokens));
+        std::size_t most = routing.used() + route_.workspace_bytes(tokens, workers);
         for (const auto& e : experts_) most = std::max(most, e.workspace_bytes(tokens, workers));
         if constexpr (block_type::has_shared)
             most = std::max(most, shared_[0].workspace_bytes(tokens, workers));
@@ -100,11 +101,13 @@ private:
         auto* const out_rows = areas.take<std::uint32_t>(tokens * k);
         return {chosen, groups, in_rows, out_rows, areas.take<float>(tokens * k)};
     }
+    [[nodiscard]] std::size_t router_input_numbers(std::size_t tokens) const noexcept {
+        return learned_router<Router> ? Machine::input_numbers(tokens, d_model_) : 0;
+    }
     void route(const call_arguments& call, const memory& at, arena areas) const {
         const std::size_t k = route_.choices();
         const auto chosen = [&](std::size_t t) { return at.chosen + t * k; };
-        float* const x =
-            areas.take<float>(learned_router<Router> ? Machine::input_numbers(call.tokens, d_model_) : 0);
+        float* const x = areas.take<float>(router_input_numbers(call.tokens));
         typename Machine::activations in{};
         if constexpr (learned_router<Router>) in = Machine::inputs(call, x);
         route_.run(call, in, areas.rest(), chosen);

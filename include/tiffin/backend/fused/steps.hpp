@@ -2,18 +2,15 @@
 #pragma once
 
 #include <tiffin/backend/fused/place.hpp>
-#include <tiffin/backend/fused/routes.hpp>
+#include <tiffin/backend/fused/routed_step.hpp>
 #include <tiffin/source/tree.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <tuple>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 TIFFIN_BEGIN
 
@@ -21,94 +18,6 @@ namespace fused_detail {
 
 template <class Machine, source_policy Source>
 class stage;
-
-// A leaf with a router. State: the choices, then rank numbers a choice.
-template <class Machine, std::size_t First, routed_source Leaf>
-class routed_step {
-    using router_type = std::remove_cvref_t<decltype(std::declval<Leaf>().router)>;
-    using tensors = own_tensors_of<Leaf>;
-    static constexpr auto specs = specs_of<Leaf>("");
-
-public:
-    routed_step(const Leaf& leaf, std::span<const tensor_view> given, std::size_t outputs, std::size_t inputs)
-        : route_(leaf.router, given, kinds(), inputs), outputs_(outputs) {
-        for (std::size_t i = 0; i < specs.size(); ++i)
-            if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], inputs);
-        for (std::size_t i = 0; i < specs.size(); ++i)
-            if (specs[i].kind == tensor_kind::low_rank_out) pack(given[i]);
-    }
-    [[nodiscard]] std::size_t choices() const noexcept { return route_.choices(); }
-    [[nodiscard]] std::size_t state_numbers() const noexcept { return choices() * (2 + rank()); }
-    template <std::size_t N>
-    void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
-        state_ = state;
-        for (std::size_t i = 0; i < specs.size(); ++i) {
-            slot<Machine>& s = slots[First + i];
-            s.state = state;
-            s.choices = choices();
-            s.rank = rank();
-            if (specs[i].kind == tensor_kind::low_rank_out) {
-                s.bank = out_.as<typename Machine::weight_storage>();
-                s.experts = in_[0].experts();
-            }
-        }
-    }
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        std::size_t most = route_.workspace_bytes(tokens, workers);
-        for (const auto& in : in_) most = std::max(most, in.workspace_bytes(tokens, choices(), workers));
-        return most;
-    }
-    [[nodiscard]] const choice<float>* chosen(const float* state) const noexcept {
-        return reinterpret_cast<const choice<float>*>(state + state_);
-    }
-    template <class Slots, class Token>
-    void run(const call_arguments& call, const typename Machine::activations& in, float* state,
-             std::size_t stride, std::byte* memory, const Slots&, const Token&) const {
-        float* const mine = state + state_;
-        const auto chosen_of = [=](std::size_t t) {
-            return reinterpret_cast<choice<float>*>(mine + t * stride);
-        };
-        route_.run(call, in, memory, chosen_of);
-        const std::size_t skip = 2 * choices();
-        for (const auto& bank : in_)
-            bank.run(call, in, choices(), memory, chosen_of,
-                     [=](std::size_t t) { return mine + t * stride + skip; });
-    }
-
-private:
-    static constexpr auto kind_list = [] {
-        std::array<tensor_kind, specs.size()> all{};
-        for (std::size_t i = 0; i < specs.size(); ++i) all[i] = specs[i].kind;
-        return all;
-    }();
-    static std::span<const tensor_kind> kinds() noexcept { return kind_list; }
-    [[nodiscard]] std::size_t rank() const noexcept { return in_.empty() ? 0 : in_[0].rank(); }
-
-    // B (experts, outputs, rank) as (group of features, expert, r, feature), the last group filled with 0.
-    void pack(const tensor_view& b) {
-        using storage = typename Machine::weight_storage;
-        const std::size_t experts = b.shape[0];
-        const std::size_t groups = (outputs_ + bank_group - 1) / bank_group;
-        out_ = aligned_buffer(groups * experts * rank() * bank_group * sizeof(storage));
-        auto* to = out_.as<storage>();
-        for (std::size_t g = 0; g < groups; ++g)
-            for (std::size_t e = 0; e < experts; ++e)
-                for (std::size_t r = 0; r < rank(); ++r)
-                    for (std::size_t j = 0; j < bank_group; ++j) {
-                        const std::size_t feature = g * bank_group + j;
-                        *to++ = Machine::store_weight(
-                            feature < outputs_
-                                ? load_as_f32(b.data, b.type, (e * outputs_ + feature) * rank() + r)
-                                : 0.0f);
-                    }
-    }
-
-    router_stage<Machine, router_type> route_;
-    std::size_t outputs_;
-    std::size_t state_ = 0;
-    std::vector<low_rank_stage<Machine>> in_;  // one, or none where the leaf has no bank
-    aligned_buffer out_;
-};
 
 // A norm over the row of the source below it. State: one number, the scale.
 template <class Machine, source_policy Source, std::size_t First, row_normed_source Node>
