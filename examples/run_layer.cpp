@@ -1,6 +1,5 @@
 // Runs a layer file on given inputs: the tool that checks weights exported from elsewhere.
 #include <tiffin/executor/openmp.hpp>
-#include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/tiffin.hpp>
@@ -8,10 +7,12 @@
 #include <CLI/CLI.hpp>
 
 #include "support/command_line.hpp"
+#include "support/layer_files.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace {
 struct arguments {
     std::string layer, input, output;
     std::string backend = "simd";
-    std::string weights = "f32", tables = "f32";
+    tiffin::dtype weights = tiffin::dtype::f32, tables = tiffin::dtype::f32;
     int threads = 1;
     std::int64_t batch = 0;
 };
@@ -123,10 +124,13 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
 
 // What is wrong, or nothing; no output file then.
 std::string run(const arguments& args) {
+    if (args.backend != "simd" && (args.weights != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32))
+        return "--backend " + args.backend +
+               ": only simd keeps weights and tables in another format than f32";
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
-        return tiffin::io::open_layer(args.layer, tiffin::simd{});
+        return tiffin::io::open_layer(args.layer, simd_of_any_format{{args.weights}, {args.tables}});
     };
     const auto layer = open();
     if (!layer) return layer.failure().message();
@@ -190,12 +194,17 @@ int main(int argc, char** argv) {
     app.add_option("--backend", args.backend, "reference (double), eigen or simd")
         ->check(CLI::IsMember({"reference", "eigen", "simd"}))
         ->capture_default_str();
-    app.add_option("--weights", args.weights, "Number format of dense weights while running")
-        ->check(CLI::IsMember({"f32"}))
-        ->capture_default_str();
-    app.add_option("--tables", args.tables, "Number format of tables while running")
-        ->check(CLI::IsMember({"f32"}))
-        ->capture_default_str();
+    const std::map<std::string, tiffin::dtype> formats{{"f32", tiffin::dtype::f32},
+                                                       {"bf16", tiffin::dtype::bf16},
+                                                       {"f16", tiffin::dtype::f16},
+                                                       {"q8_0", tiffin::dtype::q8_0},
+                                                       {"q4_0", tiffin::dtype::q4_0}};
+    app.add_option("--weights", args.weights, "Number format that simd keeps dense weights in (default: f32)")
+        ->transform(CLI::CheckedTransformer(formats))
+        ->option_text("f32|bf16|f16|q8_0|q4_0");
+    app.add_option("--tables", args.tables, "Number format that simd keeps tables in (default: f32)")
+        ->transform(CLI::CheckedTransformer(formats))
+        ->option_text("f32|bf16|f16|q8_0|q4_0");
     app.add_option("--threads", args.threads, "OpenMP threads")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();

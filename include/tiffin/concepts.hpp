@@ -138,12 +138,20 @@ concept combined_block = std::copyable<B> && requires(const B& b) {
 template <class B>
 concept block_policy = ffn_block<B> || combined_block<B>;
 
-// How numbers are stored: `value` is what a kernel computes with, `storage` what memory holds.
+// How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
+// rounds a block of numbers, none larger than `largest`; `decode` widens one.
 template <class F>
-concept format_policy = requires(const typename F::storage* p) {
-    { F::type } -> std::convertible_to<dtype>;
-    { F::store(0.0f) } -> std::convertible_to<typename F::storage>;
-    { F::load(*p) } -> std::convertible_to<float>;
-};
+concept codec = requires(const float* numbers, typename F::storage& to, const typename F::storage& from,
+                         float* out) {
+    { F::block } -> std::convertible_to<std::size_t>;
+    { F::largest } -> std::convertible_to<float>;
+    F::encode(numbers, to);
+    F::decode(from, out);
+}
+&&256 % F::block == 0;
+
+// A codec, or any_format.
+template <class F>
+concept format_policy = codec<F> || std::same_as<F, any_format>;
 
 TIFFIN_END

@@ -18,6 +18,7 @@ enum class errc {
     unused_tensor,     // a tensor was given that the block has no use for
     duplicate_tensor,  // one name was given twice
     dtype,             // a tensor's number format is not one the block can read
+    value,             // a tensor holds a number that the format asked for cannot
     size,              // a span of a call is too small, or its width is not the block's
     token_id,          // a token id lies outside a table
     overlap,           // the output overlaps an input

@@ -31,9 +31,11 @@ struct prepare_options {
 //
 //     auto layer = tiffin::prepare<tiffin::stem>(weights, tiffin::simd{});
 template <class Block, class Backend>
-result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend&,
+result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend& backend,
                                           const prepare_options& options = {}) {
-    auto bound = bind_weights(block, given);
+    number_formats formats;
+    if constexpr (requires { backend.formats(); }) formats = backend.formats();
+    auto bound = bind_weights(block, given, formats);
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
     if (workers == 0) workers = std::thread::hardware_concurrency();

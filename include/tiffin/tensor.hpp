@@ -1,12 +1,11 @@
 // Tensors as they are given: a pointer, a number format, a shape and a name.
 #pragma once
 
-#include <tiffin/config.hpp>
+#include <tiffin/dtype.hpp>
+#include <tiffin/format/any_format.hpp>
 
 #include <array>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -14,37 +13,6 @@
 #include <vector>
 
 TIFFIN_BEGIN
-
-// A number format of given tensors, named as safetensors names it.
-enum class dtype : std::uint8_t { f32, f16, bf16, i32, i64 };
-
-constexpr std::string_view name_of(dtype t) noexcept {
-    constexpr std::array<std::string_view, 5> names{"F32", "F16", "BF16", "I32", "I64"};
-    return names[static_cast<std::size_t>(t)];
-}
-
-constexpr std::size_t size_of(dtype t) noexcept {
-    constexpr std::array<std::size_t, 5> sizes{4, 2, 2, 4, 8};
-    return sizes[static_cast<std::size_t>(t)];
-}
-
-// The f32 of a bf16's bits; exact.
-constexpr float bf16_to_f32(std::uint16_t bits) noexcept {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-// The f32 of an IEEE half's bits; exact, subnormals, infinities and NaN included.
-constexpr float f16_to_f32(std::uint16_t bits) noexcept {
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const std::uint32_t exponent = (bits >> 10) & 0x1Fu;
-    const std::uint32_t mantissa = bits & 0x3FFu;
-    if (exponent == 0) {  // zero or subnormal: mantissa units of 2^-24
-        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
-    }
-    const std::uint32_t widened = exponent == 31 ? 255u : exponent + 112u;
-    return std::bit_cast<float>(sign | (widened << 23) | (mantissa << 13));
-}
 
 // The sizes of a tensor, outermost first; up to four axes, none for a scalar.
 class shape {
@@ -84,17 +52,18 @@ struct tensor_view {
     tiffin::shape shape;
 };
 
-// The value of element `i` of floating-point memory, widened exactly.
+// The value of number `i` of floating-point memory at any alignment, widened exactly.
 inline float load_as_f32(const void* data, dtype type, std::size_t i) noexcept {
-    const auto* bytes = static_cast<const unsigned char*>(data) + i * size_of(type);
-    if (type == dtype::f32) {
-        float value;
-        std::memcpy(&value, bytes, sizeof value);
-        return value;
-    }
-    std::uint16_t bits;
-    std::memcpy(&bits, bytes, sizeof bits);
-    return type == dtype::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+    return with_format(type, [&](auto format) {
+        using storage = typename decltype(format)::storage;
+        constexpr std::size_t block = decltype(format)::block;
+        storage stored;
+        std::memcpy(&stored, static_cast<const unsigned char*>(data) + i / block * sizeof stored,
+                    sizeof stored);
+        std::array<float, block> numbers;
+        decltype(format)::decode(stored, numbers.data());
+        return numbers[i % block];
+    });
 }
 
 // The tensors of a layer by name, in the order they were added. Views only: the memory is the

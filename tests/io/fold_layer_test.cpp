@@ -1,8 +1,8 @@
 // A layer file folded: marked, smaller, the same to the bit, and refused a second time.
 #include <tiffin/io/fold_layer.hpp>
-#include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/safetensors.hpp>
 
+#include "layer_files.hpp"
 #include "support/doctest.hpp"
 #include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
@@ -39,7 +39,7 @@ void write_layer(const std::filesystem::path& path, const Block& block, const bl
 }
 
 std::vector<float> run(const std::filesystem::path& path) {
-    const auto layer = io::open_layer(path, simd{});
+    const auto layer = io::open_layer(path, simd_of_any_format{});
     REQUIRE_MESSAGE(layer.ok(), (layer.ok() ? "" : layer.failure().message()));
     std::vector<float> y(tokens * d);
     workspace memory = layer->make_workspace(tokens, 1);

@@ -5,11 +5,11 @@
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/backend/simd/simd.hpp>
-#include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
 
+#include "layer_files.hpp"
 #include "support/doctest.hpp"
 #include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
@@ -94,11 +94,11 @@ void check(const options& metadata, const Backend& backend) {
 }  // namespace
 
 TEST_CASE("layer files: the five blocks with their own activations, on simd") {
-    check<mlp>({{"block", "mlp"}}, simd{});
-    check<swiglu>({{"block", "glu"}}, simd{});
-    check<stem>({{"block", "stem"}}, simd{});
-    check<stem_gate>({{"block", "stem_gate"}}, simd{});
-    check<stem_hybrid>({{"block", "stem_hybrid"}, {"format", "pt"}}, simd{});
+    check<mlp>({{"block", "mlp"}}, simd_of_any_format{});
+    check<swiglu>({{"block", "glu"}}, simd_of_any_format{});
+    check<stem>({{"block", "stem"}}, simd_of_any_format{});
+    check<stem_gate>({{"block", "stem_gate"}}, simd_of_any_format{});
+    check<stem_hybrid>({{"block", "stem_hybrid"}, {"format", "pt"}}, simd_of_any_format{});
 }
 
 TEST_CASE("layer files: every activation") {

@@ -1,6 +1,7 @@
 // A block's tensors once they are bound, and what finds them among those given.
 #pragma once
 
+#include <tiffin/backend/format_checks.hpp>
 #include <tiffin/backend/tensor_checks.hpp>
 #include <tiffin/block/block_shape.hpp>
 #include <tiffin/error.hpp>
@@ -28,6 +29,7 @@ struct binding {
     std::vector<tensor_view> tensors;
     std::vector<binding> parts;
     std::vector<table_size> tables;  // of this block and its parts
+    number_formats formats;
     std::size_t d_model = 0;
     std::size_t d_ff = 0;         // of the first block of two sources
     std::size_t given_width = 0;  // of the per-layer input; 0 where none is read
@@ -68,7 +70,8 @@ std::size_t bound_choices(const S& source, std::span<const tensor_view> tensors)
 // Given tensors, and which of them a block has found a use for.
 class binder {
 public:
-    explicit binder(const weights& given) : given_(given), used_(given.entries().size(), false) {}
+    explicit binder(const weights& given, const number_formats& formats = {})
+        : given_(given), formats_(formats), used_(given.entries().size(), false) {}
 
     // Binds the tensors of one source. `all` knows the sizes seen before in the same block.
     template <source_policy S>
@@ -93,6 +96,7 @@ public:
 
     status bind_tensors(std::span<const block_tensor> wanted, const std::string& prefix,
                         detail::extents_seen& all, binding& to) {
+        to.formats = formats_;
         for (const block_tensor& t : wanted) {
             to.tensors.emplace_back();
             if (t.spec.kind == tensor_kind::given) to.given_width = 1;  // told when the widths are known
@@ -106,6 +110,7 @@ public:
             }
             if (status s = detail::check_dtype(t, *tensor, name); !s) return s;
             if (status s = all.unify(t, *tensor, name); !s) return s;
+            if (status s = detail::check_format(t.spec.kind, *tensor, name, formats_); !s) return s;
             to.tensors.back() = *tensor;
             if (t.spec.kind == tensor_kind::table || t.spec.kind == tensor_kind::route_map)
                 to.tables.push_back({name, tensor->shape[0]});
@@ -142,6 +147,7 @@ private:
     }
 
     const weights& given_;
+    number_formats formats_;
     std::vector<bool> used_;
 };
 

@@ -198,9 +198,9 @@ result<binding> bind_block(const Block& block, binder& from, const std::string& 
 // Binds given tensors to a block's. Errors: errc::missing_tensor, unused_tensor, duplicate_tensor,
 // dtype, shape, option; `where` is the tensor's name.
 template <block_policy Block>
-result<binding> bind_weights(const Block& block, const weights& given) {
+result<binding> bind_weights(const Block& block, const weights& given, const number_formats& formats = {}) {
     if (const status s = detail::check_given(given); !s) return s.failure();
-    binder from(given);
+    binder from(given, formats);
     auto bound = bind_block(block, from, "", {});
     if (!bound) return bound;
     if (const status s = from.check_all_used(); !s) return s.failure();

@@ -5,45 +5,81 @@
 #include <tiffin/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 TIFFIN_BEGIN
 
 // Numbers of one format. Given memory is read in place where its format and alignment are right,
 // and the caller keeps it alive; else it is converted once into memory of its own.
+// Precondition: the last axis is a multiple of the format's block.
 template <format_policy Format>
 class held_numbers {
 public:
     using storage = typename Format::storage;
 
     held_numbers() = default;
-    explicit held_numbers(const tensor_view& given) {
-        const bool aligned = reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0;
-        if (given.data != nullptr && given.type == Format::type && aligned)
-            data_ = static_cast<const storage*>(given.data);
-        else if (given.data != nullptr)
-            copy(given, given.shape.elements());
+    // type: the format held, where Format is any_format.
+    explicit held_numbers(const tensor_view& given, [[maybe_unused]] dtype type = dtype::f32) {
+        if (given.data == nullptr) return;
+        if constexpr (codec<Format>) {
+            hold<Format>(given, given.shape.elements());
+        } else {
+            type_ = type;
+            with_format(type, [&](auto format) { hold<decltype(format)>(given, given.shape.elements()); });
+        }
     }
     // A converted copy always, with zeros after the given numbers up to `padded` of them.
-    held_numbers(const tensor_view& given, std::size_t padded) {
-        if (given.data != nullptr) copy(given, padded);
+    held_numbers(const tensor_view& given, std::size_t padded) requires std::same_as<Format, f32> {
+        if (given.data != nullptr) copy<Format>(given, padded);
     }
 
     // Null where the tensor was not given.
     [[nodiscard]] const storage* data() const noexcept { return data_; }
+    [[nodiscard]] dtype type() const noexcept { return type_; }
+    // Number i. Precondition: the first of a block.
+    [[nodiscard]] const storage* at(std::size_t i) const noexcept {
+        if constexpr (codec<Format>)
+            return data_ + i / Format::block;
+        else
+            return data_ + bytes_of(type_, i);
+    }
 
 private:
+    template <codec F>
+    void hold(const tensor_view& given, std::size_t size) {
+        using stored = typename F::storage;
+        const bool aligned = reinterpret_cast<std::uintptr_t>(given.data) % alignof(stored) == 0;
+        if (is_stored_as<F>(given.type) && aligned)
+            data_ = static_cast<const storage*>(given.data);
+        else
+            copy<F>(given, size);
+    }
+    template <codec F>
     void copy(const tensor_view& given, std::size_t size) {
-        own_ = aligned_buffer(size * sizeof(storage));
-        auto* const to = own_.as<storage>();
+        using stored = typename F::storage;
+        own_ = aligned_buffer(size / F::block * sizeof(stored));
+        auto* to = own_.as<stored>();
         const std::size_t count = given.shape.elements();
-        for (std::size_t i = 0; i < size; ++i)
-            to[i] = Format::store(i < count ? load_as_f32(given.data, given.type, i) : 0.0f);
-        data_ = to;
+        if (is_stored_as<F>(given.type) && size == count) {
+            std::memcpy(to, given.data, own_.size());
+            data_ = own_.as<storage>();
+            return;
+        }
+        std::array<float, F::block> numbers{};
+        for (std::size_t i = 0; i < size; i += F::block, ++to) {
+            for (std::size_t j = 0; j < F::block; ++j)
+                numbers[j] = i + j < count ? load_as_f32(given.data, given.type, i + j) : 0.0f;
+            F::encode(numbers.data(), *to);
+        }
+        data_ = own_.as<storage>();
     }
 
     const storage* data_ = nullptr;
+    dtype type_ = dtype::f32;
     aligned_buffer own_;
 };
 

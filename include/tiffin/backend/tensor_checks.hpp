@@ -106,11 +106,12 @@ inline status check_given(const weights& given) {
 }
 
 inline status check_dtype(const block_tensor& t, const tensor_view& given, const std::string& name) {
-    const bool integers = given.type == dtype::i32 || given.type == dtype::i64;
+    const bool integers = is_integer(given.type);
     if (integers == (t.spec.kind == tensor_kind::route_map)) return {};
-    return failure{errc::dtype, name,
-                   "has dtype " + std::string(name_of(given.type)) +
-                       (integers ? "; a layer's tensors are F32, F16 or BF16" : "; a map is I32 or I64")};
+    return failure{
+        errc::dtype, name,
+        "has dtype " + std::string(name_of(given.type)) +
+            (integers ? "; a layer's tensors are F32, F16, BF16, Q8_0 or Q4_0" : "; a map is I32 or I64")};
 }
 
 // Number i of a tensor of integers.
@@ -139,7 +140,7 @@ template <router_policy Router>
 std::size_t route_choices(const Router& router, std::span<const tensor_view> tensors) {
     if constexpr (learned_router<Router>) return router.top_k;
     for (const tensor_view& t : tensors)
-        if (t.type == dtype::i32 || t.type == dtype::i64) return t.shape.rank() == 2 ? t.shape[1] : 1;
+        if (is_integer(t.type)) return t.shape.rank() == 2 ? t.shape[1] : 1;
     return 0;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tiffin/tensor.hpp>
+#include <tiffin/dtype.hpp>
 
 TIFFIN_BEGIN
 
@@ -8,9 +8,11 @@ TIFFIN_BEGIN
 struct f32 {
     using storage = float;
     static constexpr dtype type = dtype::f32;
+    static constexpr std::size_t block = 1;
+    static constexpr float largest = 0x1.fffffep127f;
 
-    static constexpr storage store(float value) noexcept { return value; }
-    static constexpr float load(storage stored) noexcept { return stored; }
+    static constexpr void encode(const float* numbers, storage& to) noexcept { to = *numbers; }
+    static constexpr void decode(const storage& from, float* numbers) noexcept { *numbers = from; }
 };
 
 TIFFIN_END

@@ -138,6 +138,10 @@ inline result<safetensors_writer::layout> safetensors_writer::arrange(std::strin
         if (e->name == detail::metadata_key)
             return refuse(tensor + " has the name that the format keeps for metadata");
         if (!names.insert(e->name).second) return refuse(tensor + " was added twice", errc::duplicate_tensor);
+        if (block_of(e->tensor.type) != 1)
+            return refuse(tensor + " is " + std::string(name_of(e->tensor.type)) +
+                              ", which safetensors files do not have",
+                          errc::dtype);
         const auto bytes = detail::byte_count(e->tensor.type, e->tensor.shape);
         if (!bytes || *bytes > std::numeric_limits<std::uint64_t>::max() - plan.data_size)
             return refuse(tensor + " is " + std::string(name_of(e->tensor.type)) + " of shape " +

@@ -53,7 +53,7 @@ struct activations {
 template <std::size_t Count>
 class products {
 public:
-    products(std::size_t outputs, std::size_t inputs) : outputs_(outputs), inputs_(inputs) {}
+    products(std::size_t outputs, std::size_t inputs, dtype) : outputs_(outputs), inputs_(inputs) {}
     void pack(std::size_t, const tensor_view& weight) { weights_.emplace_back(weight); }
 
     // The sums of the first weight; those of the next lie a plane further on.
@@ -100,12 +100,12 @@ private:
 
 struct machine {
     using reg = float;
-    using weight_storage = float;
     using table_storage = float;
     using table_numbers = held_numbers<f32>;
     using activations = eigen_detail::activations;
     template <std::size_t Count>
     using products = eigen_detail::products<Count>;
+    using exact_products = products<1>;
     static constexpr std::size_t lane_count = 1;
 
     struct buffer {
@@ -121,9 +121,9 @@ struct machine {
 
     static float load(const float* from, std::size_t) noexcept { return *from; }
     static float load_aligned(const float* from) noexcept { return *from; }
-    static float load_row(const float* from, std::size_t) noexcept { return *from; }
-    static float load_weight(const float* from) noexcept { return *from; }
-    static float store_weight(float value) noexcept { return value; }
+    static float load_row(const float* row, dtype, std::size_t first, std::size_t) noexcept {
+        return row[first];
+    }
     static void store(float from, float* to, std::size_t) noexcept { *to = from; }
     static float multiply_add(float a, float b, float c) noexcept { return a * b + c; }
     template <class Formula, class... Numbers>

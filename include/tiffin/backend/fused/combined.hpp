@@ -184,7 +184,8 @@ class source_engine {
 
 public:
     source_engine(const source_block<Source>& block, const binding& bound)
-        : d_model_(bound.d_model), stage_(block.source, bound.tensors, bound.d_model, bound.d_model) {}
+        : d_model_(bound.d_model),
+          stage_(block.source, bound.tensors, {bound.d_model, bound.d_model, bound.formats}) {}
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
         areas.take<float>(Machine::input_numbers(tokens, d_model_));

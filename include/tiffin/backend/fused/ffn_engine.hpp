@@ -37,9 +37,10 @@ class modulator_stage {
     using stage_type = stage<Machine, Modulator>;
 
 public:
-    modulator_stage(const Modulator& modulator, const Fusion& fusion, std::span<const tensor_view> tensors,
-                    std::size_t d_model)
-        : stage_(modulator, tensors, d_model, d_model), fusion_(fusion), d_model_(d_model) {}
+    modulator_stage(const Modulator& modulator, const Fusion& fusion, const binding& bound)
+        : stage_(modulator, bound.tensors, {bound.d_model, bound.d_model, bound.formats}),
+          fusion_(fusion),
+          d_model_(bound.d_model) {}
 
     [[nodiscard]] std::size_t choices() const noexcept { return stage_.choices(); }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
@@ -101,8 +102,8 @@ public:
         : d_model_(bound.d_model),
           d_ff_(bound.d_ff),
           norm_(block.output.norm),
-          hidden_(block.hidden, hidden_part<Block>(bound), d_ff_, d_model_),
-          output_(block.output.source, output_part<Block>(bound), d_model_, d_ff_),
+          hidden_(block.hidden, hidden_part<Block>(bound), {d_ff_, d_model_, bound.formats}),
+          output_(block.output.source, output_part<Block>(bound), {d_model_, d_ff_, bound.formats}),
           after_(std::move(after)),
           norm_weight_(norm_part<Block>(bound), d_model_ + Machine::lane_count) {}
 

@@ -16,7 +16,7 @@ class modulated_ffn_engine : public ffn_engine<Machine, Base, modulator_stage<Ma
 public:
     modulated_ffn_engine(const modulated<Base, Modulator, Fusion>& block, const binding& bound)
         : ffn_engine<Machine, Base, modulator_stage<Machine, Modulator, Fusion>>(
-              block.base, bound.parts[0], {block.modulator, block.fusion, bound.tensors, bound.d_model}) {}
+              block.base, bound.parts[0], {block.modulator, block.fusion, bound}) {}
 };
 
 // Any other block modulated: in one more pass.
@@ -26,7 +26,7 @@ public:
     modulated_engine(const modulated<Base, Modulator, Fusion>& block, const binding& bound)
         : d_model_(bound.d_model),
           base_(block.base, bound.parts[0]),
-          modulator_(block.modulator, block.fusion, bound.tensors, bound.d_model) {}
+          modulator_(block.modulator, block.fusion, bound) {}
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;

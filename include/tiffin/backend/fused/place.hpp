@@ -1,6 +1,7 @@
 // The place (token, register of features) of a source in a backend that computes whole rows.
 #pragma once
 
+#include <tiffin/format/any_format.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/source/tree.hpp>
 
@@ -15,13 +16,20 @@ namespace fused_detail {
 // Features of a bank that lie together, so that a group of panels reads one piece of an expert.
 inline constexpr std::size_t bank_group = 128;
 
+// The widths of a stage, and the formats in which it keeps its tensors.
+struct stage_sizes {
+    std::size_t outputs;
+    std::size_t inputs;
+    number_formats formats;
+};
+
 // What a stage keeps of one tensor of its tree. Which members count is the kind's business.
 template <class Machine>
 struct slot {
     const float* numbers = nullptr;                          // vector
     float number = 0;                                        // scalar
-    const typename Machine::weight_storage* bank = nullptr;  // low_rank_out, in groups of features
-    const typename Machine::table_storage* rows = nullptr;   // pool
+    const float* bank = nullptr;                             // low_rank_out, in groups of features
+    const typename Machine::table_numbers* table = nullptr;  // table, pool
     std::size_t experts = 0;
     std::size_t rank = 0;
     std::size_t vocab = 0;
@@ -58,7 +66,8 @@ struct place {
         if constexpr (kind == tensor_kind::projection) {
             return Machine::load_aligned(products + ordinal_of<Source>(Slot) * step);
         } else if constexpr (kind == tensor_kind::table) {
-            return Machine::load_row(token.rows[ordinal_of<Source>(Slot) * token.row_step] + feature, count);
+            return Machine::load_row(token.rows[ordinal_of<Source>(Slot) * token.row_step], s.table->type(),
+                                     feature, count);
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers ? Machine::load_aligned(s.numbers + feature) : reg(0.0f);
         } else if constexpr (kind == tensor_kind::scalar) {
@@ -89,8 +98,9 @@ private:
         for (std::size_t i = 0; i < s.choices; ++i) {
             const std::size_t row =
                 static_cast<std::size_t>(chosen[i].expert) * s.vocab + static_cast<std::size_t>(token.id);
-            total = Machine::multiply_add(reg(chosen[i].weight),
-                                          Machine::load_row(s.rows + row * width + feature, count), total);
+            total = Machine::multiply_add(
+                reg(chosen[i].weight),
+                Machine::load_row(s.table->at(row * width), s.table->type(), feature, count), total);
         }
         return total;
     }
@@ -105,7 +115,7 @@ private:
                             feature % bank_group;
             reg sum(0.0f);
             for (std::size_t r = 0; r < s.rank; ++r, b += bank_group)
-                sum = Machine::multiply_add(reg(z[r]), Machine::load_weight(b), sum);
+                sum = Machine::multiply_add(reg(z[r]), Machine::load_aligned(b), sum);
             total = Machine::multiply_add(reg(chosen[i].weight), sum, total);
         }
         return total;

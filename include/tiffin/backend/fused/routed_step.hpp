@@ -24,10 +24,10 @@ class routed_step {
     static constexpr auto specs = specs_of<Leaf>("");
 
 public:
-    routed_step(const Leaf& leaf, std::span<const tensor_view> given, std::size_t outputs, std::size_t inputs)
-        : route_(leaf.router, given, kinds(), inputs), outputs_(outputs) {
+    routed_step(const Leaf& leaf, std::span<const tensor_view> given, const stage_sizes& sizes)
+        : route_(leaf.router, given, kinds(), sizes.inputs), outputs_(sizes.outputs) {
         for (std::size_t i = 0; i < specs.size(); ++i)
-            if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], inputs);
+            if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], sizes);
         for (std::size_t i = 0; i < specs.size(); ++i)
             if (specs[i].kind == tensor_kind::low_rank_out) pack(given[i]);
     }
@@ -42,7 +42,7 @@ public:
             s.choices = choices();
             s.rank = rank();
             if (specs[i].kind == tensor_kind::low_rank_out) {
-                s.bank = out_.as<typename Machine::weight_storage>();
+                s.bank = out_.as<float>();
                 s.experts = in_[0].experts();
             }
         }
@@ -80,20 +80,18 @@ private:
 
     // B (experts, outputs, rank) as (group of features, expert, r, feature), the last group filled with 0.
     void pack(const tensor_view& b) {
-        using storage = typename Machine::weight_storage;
         const std::size_t experts = b.shape[0];
         const std::size_t groups = (outputs_ + bank_group - 1) / bank_group;
-        out_ = aligned_buffer(groups * experts * rank() * bank_group * sizeof(storage));
-        auto* to = out_.as<storage>();
+        out_ = aligned_buffer(groups * experts * rank() * bank_group * sizeof(float));
+        auto* to = out_.as<float>();
         for (std::size_t g = 0; g < groups; ++g)
             for (std::size_t e = 0; e < experts; ++e)
                 for (std::size_t r = 0; r < rank(); ++r)
                     for (std::size_t j = 0; j < bank_group; ++j) {
                         const std::size_t feature = g * bank_group + j;
-                        *to++ = Machine::store_weight(
-                            feature < outputs_
-                                ? load_as_f32(b.data, b.type, (e * outputs_ + feature) * rank() + r)
-                                : 0.0f);
+                        *to++ = feature < outputs_
+                                    ? load_as_f32(b.data, b.type, (e * outputs_ + feature) * rank() + r)
+                                    : 0.0f;
                     }
     }
 

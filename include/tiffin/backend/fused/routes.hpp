@@ -32,7 +32,7 @@ public:
         for (std::size_t i = 0; i < tensors.size(); ++i) {
             if (kinds[i] == tensor_kind::logits) {
                 experts_ = tensors[i].shape[0];
-                weight_.emplace_back(experts_, inputs);
+                weight_.emplace_back(experts_, inputs, dtype::f32);
                 weight_.back().pack(0, tensors[i]);
             } else if (kinds[i] == tensor_kind::selection_bias) {
                 bias_ = held_numbers<f32>(tensors[i]);
@@ -90,7 +90,7 @@ private:
     [[no_unique_address]] Router router_;
     std::size_t choices_;
     std::size_t experts_ = 0;
-    std::vector<typename Machine::template products<1>> weight_;
+    std::vector<typename Machine::exact_products> weight_;
     held_numbers<f32> bias_;
     std::vector<std::int32_t> map_;
 };
@@ -130,13 +130,13 @@ class low_rank_stage {
 public:
     using activations = typename Machine::activations;
 
-    low_rank_stage(const tensor_view& a, std::size_t inputs)
-        : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(inputs) {
+    low_rank_stage(const tensor_view& a, const stage_sizes& sizes)
+        : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(sizes.inputs) {
         for (std::size_t e = 0; e < experts_; ++e) {
             tensor_view one = a;
-            one.data = static_cast<const std::byte*>(a.data) + e * rank_ * inputs * size_of(a.type);
-            one.shape = {rank_, inputs};
-            weights_.emplace_back(rank_, inputs);
+            one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
+            one.shape = {rank_, inputs_};
+            weights_.emplace_back(rank_, inputs_, sizes.formats.weights.type);
             weights_.back().pack(0, one);
         }
     }

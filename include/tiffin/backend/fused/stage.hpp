@@ -30,11 +30,14 @@ public:
     static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
     static constexpr std::size_t tables = count_of<Source>(tensor_kind::table);
 
-    stage(const Source& source, std::span<const tensor_view> tensors, std::size_t outputs, std::size_t inputs)
+    stage(const Source& source, std::span<const tensor_view> tensors, const stage_sizes& sizes)
         : source_(source),
-          products_(outputs, inputs),
-          outputs_(outputs),
-          steps_(make_steps<Machine, Source>(source, tensors, outputs, inputs)) {
+          products_(sizes.outputs, sizes.inputs, sizes.formats.weights.type),
+          outputs_(sizes.outputs),
+          table_type_(sizes.formats.tables.type),
+          steps_(make_steps<Machine, Source>(source, tensors, sizes)) {
+        tables_.reserve(tables);  // the slots point to what these hold
+        pools_.reserve(count_of<Source>(tensor_kind::pool));
         static constexpr auto specs = specs_of<Source>("");
         for (std::size_t i = 0; i < specs.size(); ++i)
             if (!specs[i].nested) keep(specs[i].kind, i, tensors[i]);
@@ -67,7 +70,7 @@ public:
         for (std::size_t n = 0; n < tables; ++n)
             for (std::size_t t = 0; t < call.tokens; ++t)
                 at.rows[n * call.tokens + t] =
-                    tables_[n].data() + static_cast<std::size_t>(call.token_id(t)) * outputs_;
+                    tables_[n].at(static_cast<std::size_t>(call.token_id(t)) * outputs_);
         const auto evaluator = [&](std::size_t t) { return token(call, at, t); };
         for_steps([&](const auto& step) {
             step.run(call, in, at.state, state_numbers_, at.work, slots_, evaluator);
@@ -94,7 +97,7 @@ public:
                               // before they are due.
                               if (t + 1 < count)
                                   for (std::size_t n = 0; n < tables; ++n)
-                                      ask_for(at.rows[n * call.tokens + first + t + 1] + first_feature,
+                                      ask_for(n, at.rows[n * call.tokens + first + t + 1], first_feature,
                                               features);
                               const token_state<Machine> token_at = token(call, at, first + t);
                               for (std::size_t i = 0; i < features; i += Machine::lane_count) {
@@ -150,12 +153,11 @@ private:
     void keep(tensor_kind kind, std::size_t i, const tensor_view& t) {
         if (kind == tensor_kind::projection) {
             products_.pack(packed_++, t);
-        } else if (kind == tensor_kind::table) {
-            tables_.emplace_back(t);
-        } else if (kind == tensor_kind::pool) {
-            pools_.emplace_back(t);
-            slots_[i].rows = pools_.back().data();
-            slots_[i].vocab = t.shape[1];
+        } else if (kind == tensor_kind::table || kind == tensor_kind::pool) {
+            auto& held = kind == tensor_kind::table ? tables_ : pools_;
+            held.emplace_back(t, table_type_);
+            slots_[i].table = &held.back();
+            if (kind == tensor_kind::pool) slots_[i].vocab = t.shape[1];
         } else if (kind == tensor_kind::vector) {
             vectors_.emplace_back(
                 t, (outputs_ + Machine::lane_count - 1) / Machine::lane_count * Machine::lane_count);
@@ -164,14 +166,20 @@ private:
             slots_[i].number = load_as_f32(t.data, t.type, 0);
         }
     }
-    static void ask_for(row_pointer from, std::size_t count) noexcept {
-        const auto* const bytes = reinterpret_cast<const std::byte*>(from);
-        for (std::size_t i = 0; i < count * sizeof(*from); i += 64) __builtin_prefetch(bytes + i);
+    void ask_for(std::size_t table, row_pointer row, std::size_t first, std::size_t count) const noexcept {
+        const auto* const begin = reinterpret_cast<const std::byte*>(tables_[table].at(0));
+        const auto* const bytes = reinterpret_cast<const std::byte*>(row);
+        const std::size_t skip =
+            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(tables_[table].at(first)) - begin);
+        const std::size_t size =
+            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(tables_[table].at(count)) - begin);
+        for (std::size_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + skip + i);
     }
 
     [[no_unique_address]] Source source_;
     typename Machine::template products<projections> products_;
     std::size_t outputs_;
+    dtype table_type_;
     std::size_t packed_ = 0;
     std::size_t state_numbers_ = 0;
     std::vector<typename Machine::table_numbers> tables_;
@@ -179,7 +187,7 @@ private:
     std::vector<held_numbers<f32>> vectors_;
     std::array<slot<Machine>, tensor_count<Source>() + 1> slots_{};
     decltype(make_steps<Machine, Source>(std::declval<const Source&>(), std::span<const tensor_view>{},
-                                         std::size_t{}, std::size_t{})) steps_;
+                                         std::declval<const stage_sizes&>())) steps_;
 };
 
 }  // namespace fused_detail

@@ -23,8 +23,8 @@ class stage;
 template <class Machine, source_policy Source, std::size_t First, row_normed_source Node>
 class norm_step {
 public:
-    norm_step(const Node& node, std::span<const tensor_view>, std::size_t outputs, std::size_t)
-        : node_(node), outputs_(outputs) {}
+    norm_step(const Node& node, std::span<const tensor_view>, const stage_sizes& sizes)
+        : node_(node), outputs_(sizes.outputs) {}
     static constexpr std::size_t choices() noexcept { return 0; }
     static constexpr std::size_t state_numbers() noexcept { return 1; }
     static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
@@ -65,28 +65,27 @@ class chain_step {
 
     template <std::size_t... I>
     static auto make(const Chain& chain, std::span<const tensor_view> tensors,
-                     const std::array<std::size_t, count + 1>& widths, std::index_sequence<I...>) {
+                     const std::array<std::size_t, count + 1>& widths, const number_formats& formats,
+                     std::index_sequence<I...>) {
         return std::tuple<stage_of<I>...>(
             stage_of<I>(std::get<I>(chain.parts()),
                         tensors.subspan(part_offset<Chain, I>(), tensor_count<part_of<Chain, I>>()),
-                        widths[I + 1], widths[I])...);
+                        stage_sizes{widths[I + 1], widths[I], formats})...);
     }
     template <std::size_t... I>
     static std::array<std::size_t, count + 1> measure(std::span<const tensor_view> tensors,
-                                                      std::size_t outputs, std::size_t inputs,
-                                                      std::index_sequence<I...>) {
+                                                      const stage_sizes& sizes, std::index_sequence<I...>) {
         std::array<std::size_t, count + 1> widths{
-            inputs, width_of<part_of<Chain, I>>(
-                        tensors.subspan(part_offset<Chain, I>(), tensor_count<part_of<Chain, I>>()))...};
-        widths[count] = outputs;
+            sizes.inputs, width_of<part_of<Chain, I>>(tensors.subspan(part_offset<Chain, I>(),
+                                                                      tensor_count<part_of<Chain, I>>()))...};
+        widths[count] = sizes.outputs;
         return widths;
     }
     static constexpr std::make_index_sequence<count> all{};
 
 public:
-    chain_step(const Chain& chain, std::span<const tensor_view> tensors, std::size_t outputs,
-               std::size_t inputs)
-        : widths_(measure(tensors, outputs, inputs, all)), stages_(make(chain, tensors, widths_, all)) {}
+    chain_step(const Chain& chain, std::span<const tensor_view> tensors, const stage_sizes& sizes)
+        : widths_(measure(tensors, sizes, all)), stages_(make(chain, tensors, widths_, sizes.formats, all)) {}
     static constexpr std::size_t choices() noexcept { return 0; }
     [[nodiscard]] std::size_t state_numbers() const noexcept { return widths_[count]; }
     static constexpr const choice<float>* chosen(const float*) noexcept { return nullptr; }
@@ -138,33 +137,31 @@ private:
     }
 
     std::array<std::size_t, count + 1> widths_;  // of the chain's input, then of each part
-    decltype(make(std::declval<const Chain&>(), {}, {}, all)) stages_;
+    decltype(make(std::declval<const Chain&>(), {}, {}, {}, all)) stages_;
     std::size_t state_ = 0;
 };
 
 // The steps of all nodes of the tree below s, itself in the tree of Source: parts before what they are part
 // of.
 template <class Machine, source_policy Source, std::size_t First = 0, source_policy S = Source>
-auto make_steps(const S& s, std::span<const tensor_view> tensors, std::size_t outputs, std::size_t inputs) {
+auto make_steps(const S& s, std::span<const tensor_view> tensors, const stage_sizes& sizes) {
     const auto own = tensors.subspan(tensors.empty() ? 0 : First, tensors.empty() ? 0 : tensor_count<S>());
     if constexpr (chained_source<S>) {
-        return std::tuple<chain_step<Machine, First, S>>(
-            chain_step<Machine, First, S>(s, own, outputs, inputs));
+        return std::tuple<chain_step<Machine, First, S>>(chain_step<Machine, First, S>(s, own, sizes));
     } else if constexpr (routed_source<S>) {
-        return std::tuple<routed_step<Machine, First, S>>(
-            routed_step<Machine, First, S>(s, own, outputs, inputs));
+        return std::tuple<routed_step<Machine, First, S>>(routed_step<Machine, First, S>(s, own, sizes));
     } else if constexpr (composite_source<S>) {
         return [&]<std::size_t... I>(std::index_sequence<I...>) {
             const auto& parts = s.parts();
             const auto of_node = [&] {
                 if constexpr (row_normed_source<S>)
                     return std::tuple<norm_step<Machine, Source, First, S>>(
-                        norm_step<Machine, Source, First, S>(s, own, outputs, inputs));
+                        norm_step<Machine, Source, First, S>(s, own, sizes));
                 else
                     return std::tuple<>();
             };
-            return std::tuple_cat(make_steps<Machine, Source, First + part_offset<S, I>()>(
-                                      std::get<I>(parts), tensors, outputs, inputs)...,
+            return std::tuple_cat(make_steps<Machine, Source, First + part_offset<S, I>()>(std::get<I>(parts),
+                                                                                           tensors, sizes)...,
                                   of_node());
         }
         (part_indices<S>{});

@@ -1,13 +1,14 @@
-// Registers of f32 and the partial ones at the end of a row.
+// Registers of f32: loads from any number format, and the partial ones at the end of a row.
 #pragma once
 
 #include <tiffin/concepts.hpp>
-#include <tiffin/format/f32.hpp>
+#include <tiffin/format/any_format.hpp>
 
 #include <xsimd/xsimd.hpp>
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -32,18 +33,91 @@ lanes<Arch> multiply_add(const lanes<Arch>& a, const lanes<Arch>& b, const lanes
     return xsimd::fma(a, b, c);
 }
 
-// A register from `count` stored numbers of any alignment; the missing ones are 0.
-template <format_policy Format, class Arch>
-lanes<Arch> load(const typename Format::storage* from, std::size_t count) noexcept {
+// A register's worth of numbers at any alignment, decoded.
+template <codec Format, class Arch>
+    requires(Format::block == 1)
+lanes<Arch> load_all(const typename Format::storage* from)
+noexcept {
     if constexpr (std::same_as<Format, f32>) {
-        if (count >= width<Arch>) [[likely]]
-            return lanes<Arch>::load_unaligned(from);
-        alignas(64) float part[width<Arch>] = {};
-        std::memcpy(part, from, count * sizeof(float));
-        return lanes<Arch>::load_aligned(part);
+        return lanes<Arch>::load_unaligned(from);
     } else {
-        alignas(64) float part[width<Arch>] = {};
-        for (std::size_t i = 0; i < width<Arch> && i < count; ++i) part[i] = Format::load(from[i]);
+#if defined(__AVX512F__)
+        if constexpr (std::same_as<Format, bf16> && std::is_base_of_v<xsimd::avx512f, Arch>)
+            return _mm512_castsi512_ps(_mm512_slli_epi32(
+                _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+        else if constexpr (std::same_as<Format, f16> && std::is_base_of_v<xsimd::avx512f, Arch>)
+            return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        else
+#elif defined(__AVX2__)
+        if constexpr (std::same_as<Format, bf16> && std::is_base_of_v<xsimd::avx2, Arch>)
+            return _mm256_castsi256_ps(_mm256_slli_epi32(
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 16));
+        else
+#    if defined(__F16C__)
+            if constexpr (std::same_as<Format, f16> && std::is_base_of_v<xsimd::avx2, Arch>)
+            return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+        else
+#    endif
+#endif
+        {
+            alignas(64) float part[width<Arch>];
+            for (std::size_t i = 0; i < width<Arch>; ++i) Format::decode(from[i], part + i);
+            return lanes<Arch>::load_aligned(part);
+        }
+    }
+}
+
+// A register from `count` stored numbers; the missing ones are 0.
+template <codec Format, class Arch>
+lanes<Arch> load(const typename Format::storage* from, std::size_t count) noexcept {
+    if (count >= width<Arch>) [[likely]]
+        return load_all<Format, Arch>(from);
+    alignas(64) float part[width<Arch>] = {};
+    for (std::size_t i = 0; i < count; ++i) Format::decode(from[i], part + i);
+    return lanes<Arch>::load_aligned(part);
+}
+
+// Signed bytes as f32.
+template <class Arch>
+lanes<Arch> widen(const std::int8_t* from) noexcept {
+#if defined(__AVX512F__)
+    if constexpr (std::is_base_of_v<xsimd::avx512f, Arch>)
+        return _mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+    else
+#elif defined(__AVX2__)
+    if constexpr (std::is_base_of_v<xsimd::avx2, Arch>)
+        return _mm256_cvtepi32_ps(
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+    else
+#endif
+    {
+        alignas(64) float part[width<Arch>];
+        for (std::size_t i = 0; i < width<Arch>; ++i) part[i] = static_cast<float>(from[i]);
+        return lanes<Arch>::load_aligned(part);
+    }
+}
+
+// The 4 bits of each byte from bit Shift on, less 8, as f32.
+template <class Arch, int Shift>
+lanes<Arch> widen_nibbles(const std::uint8_t* from) noexcept {
+#if defined(__AVX512F__)
+    if constexpr (std::is_base_of_v<xsimd::avx512f, Arch>) {
+        const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+        const __m512i bits = _mm512_and_si512(_mm512_srli_epi32(wide, Shift), _mm512_set1_epi32(15));
+        return _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(8)));
+    } else
+#elif defined(__AVX2__)
+    if constexpr (std::is_base_of_v<xsimd::avx2, Arch>) {
+        const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+        const __m256i bits = _mm256_and_si256(_mm256_srli_epi32(wide, Shift), _mm256_set1_epi32(15));
+        return _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(8)));
+    } else
+#endif
+    {
+        alignas(64) float part[width<Arch>];
+        for (std::size_t i = 0; i < width<Arch>; ++i)
+            part[i] = static_cast<float>((from[i] >> Shift & 15) - 8);
         return lanes<Arch>::load_aligned(part);
     }
 }

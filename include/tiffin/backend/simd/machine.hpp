@@ -16,12 +16,13 @@ namespace simd_detail {
 template <format_policy Weights, format_policy Tables, class Arch>
 struct machine {
     using reg = lanes<Arch>;
-    using weight_storage = typename Weights::storage;
     using table_storage = typename Tables::storage;
     using table_numbers = held_numbers<Tables>;
     using activations = simd_detail::activations;
     template <std::size_t Count>
     using products = simd_detail::products<Arch, Weights, Count>;
+    // Of routers: a route must not depend on how the other weights are stored.
+    using exact_products = simd_detail::products<Arch, f32, 1>;
     static constexpr std::size_t lane_count = width<Arch>;
 
     // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line.
@@ -40,13 +41,18 @@ struct machine {
         return simd_detail::load<f32, Arch>(from, count);
     }
     static reg load_aligned(const float* from) noexcept { return reg::load_aligned(from); }
-    static reg load_row(const table_storage* from, std::size_t count) noexcept {
-        return simd_detail::load<Tables, Arch>(from, count);
+    // A register of a table's row, from number `first` on; `type` where Tables is any_format.
+    static reg load_row(const table_storage* row, [[maybe_unused]] dtype type, std::size_t first,
+                        std::size_t count) noexcept {
+        if constexpr (codec<Tables>)
+            return simd_detail::load_row<Tables, Arch>(row, first, count);
+        else
+            return with_format(type, [=](auto format) {
+                using stored = typename decltype(format)::storage;
+                return simd_detail::load_row<decltype(format), Arch>(reinterpret_cast<const stored*>(row),
+                                                                     first, count);
+            });
     }
-    static reg load_weight(const weight_storage* from) noexcept {
-        return simd_detail::load<Weights, Arch>(from, lane_count);
-    }
-    static weight_storage store_weight(float value) noexcept { return Weights::store(value); }
     static void store(const reg& from, float* to, std::size_t count) noexcept {
         simd_detail::store<Arch>(from, to, count);
     }

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
-#include <tiffin/backend/simd/tile.hpp>
+#include <tiffin/backend/simd/panel_kernels.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <span>
 
 TIFFIN_BEGIN
 
@@ -19,43 +17,39 @@ namespace simd_detail {
 //
 // A panel is `Registers` registers wide: `spread` registers of adjacent outputs of each weight. Panels
 // are kept in groups, a group being what one task computes; within it the order is depth block,
-// panel, k, weight, spread, lane, so that a task reads memory from front to back.
+// panel, block of the format (see unit.hpp), so that a task reads memory from front to back.
 // Outputs beyond the last are packed as zeros. With Count = 0 there is nothing to multiply and only
 // the division of the outputs into groups is left.
+// Precondition: `inputs` is a multiple of the format's block.
 template <class Arch, format_policy Format, std::size_t Count>
 class packed_weights {
 public:
-    using storage = typename Format::storage;
     static constexpr std::size_t spread = Count < 2 ? 2 : 1;
     static constexpr std::size_t registers = Count * spread;
     static constexpr std::size_t panel_outputs = spread * width<Arch>;
     static constexpr std::size_t panel_numbers = registers * width<Arch>;  // for one input
 
-    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t group_panels)
+    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t group_panels, dtype type)
         : outputs_(outputs),
           inputs_(inputs),
           group_panels_(group_panels),
-          panels_((outputs + panel_outputs - 1) / panel_outputs),
-          buffer_(panels_ * inputs * panel_numbers * sizeof(storage)) {}
-
-    // Packs weight number `which`. Any of the floating-point formats, at any alignment.
-    void pack(std::size_t which, const tensor_view& weight) noexcept {
-        std::array<float, depth_block> row;
-        for (std::size_t p = 0; p < panels_; ++p)
-            for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block) {
-                const std::size_t depth = std::min(depth_block, inputs_ - k0);
-                storage* const to = buffer_.as<storage>() + offset(p, k0) + which * panel_outputs;
-                for (std::size_t j = 0; j < panel_outputs; ++j) {
-                    const std::size_t output = p * panel_outputs + j;
-                    for (std::size_t k = 0; k < depth; ++k)
-                        row[k] = output < outputs_
-                                     ? load_as_f32(weight.data, weight.type, output * inputs_ + k0 + k)
-                                     : 0.0f;
-                    for (std::size_t k = 0; k < depth; ++k) to[k * panel_numbers + j] = Format::store(row[k]);
-                }
-            }
+          panels_((outputs + panel_outputs - 1) / panel_outputs) {
+        if constexpr (Count > 0) {
+            kernels_ = &kernels_for<Arch, Format, registers>(type);
+            buffer_ = aligned_buffer(kernels_->bytes(panels_ * inputs * panel_numbers));
+        }
     }
 
+    // Packs weight number `which`, given in any format that is no integer's, at any alignment.
+    void pack(std::size_t which, const tensor_view& weight) noexcept {
+        for (std::size_t p = 0; p < panels_; ++p)
+            for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block)
+                kernels_->pack({weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0,
+                                std::min(depth_block, inputs_ - k0)},
+                               which * panel_outputs, buffer_.data() + offset(p, k0));
+    }
+
+    [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }
     [[nodiscard]] std::size_t outputs() const noexcept { return outputs_; }
     [[nodiscard]] std::size_t inputs() const noexcept { return inputs_; }
     [[nodiscard]] std::size_t group_panels() const noexcept { return group_panels_; }
@@ -67,22 +61,24 @@ public:
         return std::min(group_panels_, panels_ - group * group_panels_);
     }
     // The block of panel p (of the whole weight) that begins at input k0.
-    [[nodiscard]] const storage* block(std::size_t p, std::size_t k0) const noexcept {
-        return buffer_.template as<storage>() + offset(p, k0);
+    [[nodiscard]] const std::byte* block(std::size_t p, std::size_t k0) const noexcept {
+        return buffer_.data() + offset(p, k0);
     }
 
 private:
     [[nodiscard]] std::size_t offset(std::size_t p, std::size_t k0) const noexcept {
         const std::size_t group = p / group_panels_;
         const std::size_t depth = std::min(depth_block, inputs_ - k0);
-        return (group * group_panels_ * inputs_ + panels_in(group) * k0 + (p % group_panels_) * depth) *
-               panel_numbers;
+        return kernels_->bytes(
+            (group * group_panels_ * inputs_ + panels_in(group) * k0 + (p % group_panels_) * depth) *
+            panel_numbers);
     }
 
     std::size_t outputs_;
     std::size_t inputs_;
     std::size_t group_panels_;
     std::size_t panels_;
+    const panel_kernels* kernels_ = nullptr;
     aligned_buffer buffer_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 
 TIFFIN_BEGIN
@@ -35,7 +36,9 @@ class products {
     using packed = packed_weights<Arch, Weights, Count>;
 
 public:
-    products(std::size_t outputs, std::size_t inputs) : weights_(outputs, inputs, group_size(outputs)) {}
+    // type: of the stored weights, where Weights is any_format.
+    products(std::size_t outputs, std::size_t inputs, dtype type)
+        : weights_(outputs, inputs, group_size(outputs), type) {}
     void pack(std::size_t which, const tensor_view& weight) noexcept { weights_.pack(which, weight); }
 
     // Sums of one token and one register of outputs: at(token, feature) of weight 0, step() on of the next.
@@ -91,7 +94,11 @@ private:
     [[nodiscard]] std::size_t workers(std::size_t most) const noexcept {
         return std::min(most, weights_.groups());
     }
+    // Sums, then a block of weights widened.
     [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
+        return sum_numbers(tokens) + (std::same_as<Weights, f32> ? 0 : depth_block * packed::panel_numbers);
+    }
+    [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept {
         return std::min(tokens, token_block) * weights_.group_panels() * packed::panel_numbers;
     }
 
@@ -116,22 +123,30 @@ private:
     // acc[panel][token][register] = products of the group's panels with tokens [first, first + count).
     void multiply(std::size_t group, std::size_t following, const activations& in, std::size_t first,
                   std::size_t count, float* acc) const noexcept {
-        static constexpr auto& tile_of = tiles<Arch, Weights, packed::registers>;
-        const std::size_t tile_count = (count + tile_of.size() - 1) / tile_of.size();
+        const panel_kernels& kernels = weights_.kernels();
+        const std::size_t tile_count = (count + tile - 1) / tile;
         const std::size_t first_panel = group * weights_.group_panels();
         const std::size_t panels = weights_.panels_in(group);
+        const bool unpacked = tile_count >= kernels.unpack_from;
+        float* const wide = acc + sum_numbers(in.tokens);
+        const tile_function* const tile_of =
+            unpacked ? tiles<Arch, f32, packed::registers>.data() : kernels.tiles;
         for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
             const std::size_t depth = std::min(depth_block, weights_.inputs() - k0);
-            const std::size_t bytes = depth * packed::panel_numbers * sizeof(typename Weights::storage);
+            const std::size_t bytes = kernels.bytes(depth * packed::panel_numbers);
             const std::size_t steps = std::max<std::size_t>(depth / ask_every, 1) * tile_count;
             const std::size_t lines = (bytes / 64 + steps - 1) / steps;
             for (std::size_t p = 0; p < panels; ++p) {
-                const auto* const w = weights_.block(first_panel + p, k0);
-                const auto* soon = reinterpret_cast<const std::byte*>(w) + bytes;
+                const std::byte* w = weights_.block(first_panel + p, k0);
+                const std::byte* soon = w + bytes;
                 if (p + 1 == panels && k0 + depth == weights_.inputs())
-                    soon = following < weights_.groups() ? reinterpret_cast<const std::byte*>(weights_.block(
-                                                               following * weights_.group_panels(), 0))
-                                                         : nullptr;
+                    soon = following < weights_.groups()
+                               ? weights_.block(following * weights_.group_panels(), 0)
+                               : nullptr;
+                if (unpacked) {
+                    kernels.unpack(w, depth, wide);
+                    w = reinterpret_cast<const std::byte*>(wide);
+                }
                 for (std::size_t i = 0, done = 0; i < tile_count; ++i) {
                     const std::size_t until = count * (i + 1) / tile_count;
                     const std::size_t skip = i * (depth / ask_every) * lines * 64;

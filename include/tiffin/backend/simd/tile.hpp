@@ -1,7 +1,7 @@
 // The innermost product: a few tokens times one panel of packed weights, in registers.
 #pragma once
 
-#include <tiffin/backend/simd/lanes.hpp>
+#include <tiffin/backend/simd/unit.hpp>
 
 #include <array>
 #include <cstddef>
@@ -42,48 +42,71 @@ struct ahead {
 // acc[token][register] (+)= sum over k of x[token][k] w[k][register].
 // Shapes: x holds the rows of a depth block, depth_block apart; w is one packed block (depth,
 //   Registers); acc (Tokens, Registers) registers in memory, read first unless `fresh`.
-// Numerics: one fused multiply-add a term, k ascending, one accumulator an output. Neither the tile's
-//   size nor the passage of the accumulators through memory changes a bit.
-template <class Arch, format_policy Format, std::size_t Registers, std::size_t Tokens>
-void multiply_tile(const float* x, std::size_t depth, const typename Format::storage* w, float* acc,
-                   bool fresh, ahead next) noexcept {
+// Numerics: one fused multiply-add a term, k ascending, one accumulator an output; weights are widened
+//   exactly. Neither the tile's size nor the passage of the accumulators through memory changes a bit.
+template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens>
+void multiply_tile(const float* x, std::size_t depth, const std::byte* w, float* acc, bool fresh,
+                   ahead next) noexcept {
     using reg = lanes<Arch>;
+    using stored = unit<Arch, Format, Registers>;
     constexpr std::size_t lane_count = width<Arch>;
+    constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
     reg sums[Tokens][Registers];
     for (std::size_t t = 0; t < Tokens; ++t)
         for (std::size_t r = 0; r < Registers; ++r)
             sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
-    const auto step = [&] {
-        reg weight[Registers];
-        for (std::size_t r = 0; r < Registers; ++r)
-            weight[r] = load<Format, Arch>(w + r * lane_count, lane_count);
+    const auto ask = [&]() __attribute__((always_inline)) {
+        for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
+    };
+    const auto step = [&](const reg(&weight)[Registers]) __attribute__((always_inline)) {
         for (std::size_t t = 0; t < Tokens; ++t) {
             const reg input(x[t * depth_block]);
             for (std::size_t r = 0; r < Registers; ++r)
                 sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
         }
-        w += Registers * lane_count;
         ++x;
     };
     std::size_t k = 0;
-    for (; k + ask_every <= depth; k += ask_every) {
-        for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
-        for (std::size_t u = 0; u < ask_every; ++u) step();
+    if constexpr (Format::block == 1) {
+        for (; k + ask_every <= depth; k += ask_every) {
+            ask();
+            for (std::size_t u = 0; u < ask_every; ++u, w += unit_bytes) stored::each(w, step);
+        }
+        for (; k < depth; ++k, w += unit_bytes) stored::each(w, step);
+    } else {
+        for (; k < depth; k += Format::block, w += unit_bytes) {
+            std::size_t inside = 0;
+            stored::each(
+                w, [&](const reg(&weight)[Registers]) __attribute__((always_inline)) {
+                    if (inside++ % ask_every == 0) ask();
+                    step(weight);
+                });
+        }
     }
-    for (; k < depth; ++k) step();
     for (std::size_t t = 0; t < Tokens; ++t)
         for (std::size_t r = 0; r < Registers; ++r)
             sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
 }
 
-template <format_policy Format>
-using tile_function = void (*)(const float*, std::size_t, const typename Format::storage*, float*, bool,
-                               ahead) noexcept;
+// A packed block (depth, Registers) widened to f32.
+template <class Arch, codec Format, std::size_t Registers>
+void unpack(const std::byte* from, std::size_t depth, float* to) noexcept {
+    using stored = unit<Arch, Format, Registers>;
+    for (std::size_t k = 0; k < depth; k += Format::block) {
+        stored::each(
+            from, [&](const lanes<Arch>(&weight)[Registers]) __attribute__((always_inline)) {
+                for (std::size_t r = 0; r < Registers; ++r, to += width<Arch>) weight[r].store_aligned(to);
+            });
+        from += stored::numbers * sizeof(typename Format::storage);
+    }
+}
+
+using tile_function = void (*)(const float*, std::size_t, const std::byte*, float*, bool, ahead) noexcept;
 
 // The tile of n tokens is tiles<...>[n - 1].
-template <class Arch, format_policy Format, std::size_t Registers>
+template <class Arch, codec Format, std::size_t Registers>
 inline constexpr auto tiles = []<std::size_t... T>(std::index_sequence<T...>) {
-    return std::array<tile_function<Format>, sizeof...(T)>{&multiply_tile<Arch, Format, Registers, T + 1>...};
+    return std::array<tile_function, sizeof...(T)>{&multiply_tile<Arch, Format, Registers, T + 1>...};
 }
 (std::make_index_sequence<tile_tokens<Arch, Registers>>{});
 

@@ -1,0 +1,17 @@
+// Layer files on every backend, compiled once for all programs that read them: each backend takes a minute.
+#pragma once
+
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/io/layer_file.hpp>
+
+using simd_of_any_format = tiffin::simd<tiffin::any_format, tiffin::any_format>;
+
+#define TIFFIN_LAYER_FILES(DECLARATION, BACKEND)                                            \
+    DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::open_layer<BACKEND>( \
+        const std::filesystem::path&, const BACKEND&);                                      \
+    DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::load_layer<BACKEND>( \
+        std::shared_ptr<const tiffin::io::safetensors_file>, const BACKEND&)
+
+TIFFIN_LAYER_FILES(extern, tiffin::reference<>);
+TIFFIN_LAYER_FILES(extern, tiffin::eigen);
+TIFFIN_LAYER_FILES(extern, simd_of_any_format);

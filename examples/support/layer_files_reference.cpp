@@ -1,0 +1,3 @@
+#include "layer_files.hpp"
+
+TIFFIN_LAYER_FILES(, tiffin::reference<>);

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <tiffin/format/f16.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+TIFFIN_BEGIN
+
+// ggml's Q4_0: blocks of 32 numbers, an f16 scale d and 32 numbers q of 4 bits.
+// x = d (q - 8), with d = -m / 8, m the number of the largest magnitude with its sign, and q = x / d + 8
+// rounded. Byte i holds numbers i (low bits) and i + 16. Shapes: the last axis of a tensor is a multiple
+// of 32. Numerics: 4.5 bits a number; error of a number up to |m| / 16 (|m| / 8 opposite to m) and the
+// rounding
+//   of d. d (q - 8) is exact in f32. encode() gives the bits of ggml's quantize_row_q4_0_ref.
+struct q4_0 {
+    struct storage {
+        std::uint16_t scale = 0;  // f16
+        std::array<std::uint8_t, 16> pairs{};
+    };
+    static constexpr dtype type = dtype::q4_0;
+    static constexpr std::size_t block = 32;
+    static constexpr float largest = 8 * 65504.0f;  // the scale is an f16
+
+    static void encode(const float* numbers, storage& to) noexcept {
+        float most = 0;  // of the largest magnitude, the first of several
+        for (std::size_t i = 0; i < block; ++i)
+            if (std::fabs(numbers[i]) > std::fabs(most)) most = numbers[i];
+        const float scale = most / -8;
+        const float inverse = scale != 0 ? 1 / scale : 0.0f;
+        to.scale = f32_to_f16(scale);
+        const auto level = [&](std::size_t i) {
+            return std::min(15, static_cast<int>(numbers[i] * inverse + 8.5f));
+        };
+        for (std::size_t i = 0; i < 16; ++i)
+            to.pairs[i] = static_cast<std::uint8_t>(level(i) | level(i + 16) << 4);
+    }
+    static constexpr void decode(const storage& from, float* numbers) noexcept {
+        const float scale = f16_to_f32(from.scale);
+        for (std::size_t i = 0; i < 16; ++i) {
+            numbers[i] = scale * static_cast<float>((from.pairs[i] & 15) - 8);
+            numbers[i + 16] = scale * static_cast<float>((from.pairs[i] >> 4) - 8);
+        }
+    }
+};
+static_assert(sizeof(q4_0::storage) == 18);
+
+TIFFIN_END
