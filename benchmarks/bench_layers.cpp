@@ -27,6 +27,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -89,8 +90,23 @@ std::size_t layers_for(double dense_bytes) {
     return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 64);
 }
 
+// Bytes a number of a tensor of this kind takes in a backend.
+double bytes_of(const tiffin::number_formats& formats, tiffin::tensor_kind kind) {
+    using enum tiffin::tensor_kind;
+    const bool dense = kind == projection || kind == low_rank_in, rows = kind == table || kind == pool;
+    const tiffin::dtype type = dense ? formats.weights.type : rows ? formats.tables.type : tiffin::dtype::f32;
+    return static_cast<double>(size_of(type)) / static_cast<double>(block_of(type));
+}
+
+tiffin::number_formats formats_of(const auto& backend) {
+    if constexpr (requires { backend.formats(); })
+        return backend.formats();
+    else
+        return {};
+}
+
 template <class Backend, class Block>
-subject make_subject(const Block& block, const tiffin::block_shape& sizes) {
+subject make_subject(const Block& block, const tiffin::block_shape& sizes, const Backend& backend) {
     struct state {
         std::vector<given_layer> given;
         std::vector<tiffin::layer<Block, Backend>> layers;
@@ -99,18 +115,23 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes) {
     const tiffin::block_cost cost = tiffin::cost(sizes, block);
     const auto held = std::make_shared<state>();
     subject made;
-    made.layers = layers_for(4 * (cost.parameters - cost.table_parameters));
+    const tiffin::number_formats formats = formats_of(backend);
+    const double dense_bytes =
+        bytes_of(formats, tiffin::tensor_kind::projection) * (cost.parameters - cost.table_parameters);
+    made.layers = layers_for(dense_bytes);
     for (std::size_t i = 0; i < made.layers; ++i) {
         given_layer given = make_weights(block, sizes, static_cast<std::uint32_t>(100 * i));
-        held->layers.push_back(tiffin::prepare(block, given.tensors, Backend{}, {.tokens = 0}));
-        // simd has packed the dense weights; keep only what is still read.
+        held->layers.push_back(tiffin::prepare(block, given.tensors, backend, {.tokens = 0}));
+        // simd has packed the dense weights, and copied tables that it keeps in another format.
         if constexpr (!std::same_as<Backend, tiffin::eigen>)
             for (std::size_t n = 0; n < given.memory.size(); ++n)
-                if (!given.tables[n]) given.memory[n] = page_floats();
+                if (!given.tables[n] || formats.tables.type != tiffin::dtype::f32)
+                    given.memory[n] = page_floats();
         held->given.push_back(std::move(given));
     }
     held->workspace = held->layers[0].make_workspace(most_tokens, static_cast<std::size_t>(threads));
-    made.bytes = 8 * cost.parameters * static_cast<double>(made.layers);
+    made.bytes = (dense_bytes + bytes_of(formats, tiffin::tensor_kind::table) * cost.table_parameters) *
+                 static_cast<double>(made.layers);
     made.warm_up = [](std::size_t) {};
     made.run = [held, d = sizes.d_model](std::size_t i, const float* x, const std::int32_t* ids,
                                          std::size_t tokens, float* y) {
@@ -265,11 +286,13 @@ void add(const std::string& family, const shape& s, const std::function<subject(
 // Bytes that a call of `tokens` tokens with different ids has to read: dense weights once, a row a token,
 // and of experts those that some token is led to, each token by chance and for itself.
 template <class Block>
-double bytes_of_call(const Block& block, const tiffin::block_shape& sizes, double tokens) {
-    double numbers = 0;
+double bytes_of_call(const Block& block, const tiffin::block_shape& sizes, double tokens,
+                     const tiffin::number_formats& formats) {
+    double bytes = 0;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
         if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-        const auto elements = static_cast<double>(t.shape.elements());
+        const double elements =
+            bytes_of(formats, t.tensor.spec.kind) * static_cast<double>(t.shape.elements());
         double experts = 1, share = t.share, rows = 0;
         for (std::size_t i = 0; i < t.shape.rank(); ++i) {
             if (t.tensor.spec.axes[i] == tiffin::axis::experts) experts = static_cast<double>(t.shape[i]);
@@ -277,30 +300,46 @@ double bytes_of_call(const Block& block, const tiffin::block_shape& sizes, doubl
         }
         const double chosen = static_cast<double>(t.choices);
         if (rows > 0)
-            numbers += elements / rows / experts * chosen * share * tokens;
+            bytes += elements / rows / experts * chosen * share * tokens;
         else if (t.tensor.spec.kind == tiffin::tensor_kind::logits)
-            numbers += elements;
+            bytes += elements;
         else
-            numbers += elements * (1 - std::pow(1 - share * std::min(1.0, chosen / experts), tokens));
+            bytes += elements * (1 - std::pow(1 - share * std::min(1.0, chosen / experts), tokens));
     }
-    return 4 * numbers;
+    return bytes;
+}
+
+template <class Backend, class Block>
+void add_on(const std::string& name, const Backend& backend, const shape& s, const Block& block,
+            tiffin::block_shape sizes) {
+    sizes.d_model = s.d_model;
+    sizes.d_ff = s.d_ff;
+    sizes.vocab = vocab;
+    const tiffin::number_formats formats = formats_of(backend);
+    add(
+        "layer/" + name, s, [=] { return make_subject(block, sizes, backend); },
+        [=](std::size_t tokens) {
+            const auto t = static_cast<double>(tokens);
+            return work_per_call{t * tiffin::cost(sizes, block).matrix_flops_per_token,
+                                 bytes_of_call(block, sizes, t, formats)};
+        });
 }
 
 template <class Block>
 void add_layer(const std::string& name, const shape& s, const Block& block = {},
-               tiffin::block_shape sizes = {}) {
-    sizes.d_model = s.d_model;
-    sizes.d_ff = s.d_ff;
-    sizes.vocab = vocab;
-    const auto work = [=](std::size_t tokens) {
-        const auto t = static_cast<double>(tokens);
-        return work_per_call{t * tiffin::cost(sizes, block).matrix_flops_per_token,
-                             bytes_of_call(block, sizes, t)};
-    };
-    add(
-        "layer/" + name + "/simd/f32", s, [=] { return make_subject<tiffin::simd<>>(block, sizes); }, work);
-    add(
-        "layer/" + name + "/eigen/f32", s, [=] { return make_subject<tiffin::eigen>(block, sizes); }, work);
+               const tiffin::block_shape& sizes = {}) {
+    add_on(name + "/simd/f32", tiffin::simd<>{}, s, block, sizes);
+    add_on(name + "/eigen/f32", tiffin::eigen{}, s, block, sizes);
+}
+
+// Weights and tables in one of the smaller formats.
+template <class Block>
+void add_formats(const std::string& name, const shape& s) {
+    using tiffin::dtype;
+    using backend = tiffin::simd<tiffin::any_format, tiffin::any_format>;
+    for (const auto& [format, type] : std::initializer_list<std::pair<const char*, dtype>>{
+             {"bf16", dtype::bf16}, {"f16", dtype::f16}, {"q8_0", dtype::q8_0}, {"q4_0", dtype::q4_0}})
+        add_on(name + "/simd/" + format, backend{{type}, {type}}, s, Block{}, {});
 }
 
 // The layers of one shape; an empty set of names stands for all of them.
@@ -308,7 +347,9 @@ void add_layers(const shape& s, const std::set<std::string_view>& names) {
     const auto wanted = [&](std::string_view name) { return names.empty() || names.contains(name); };
     if (wanted("mlp")) add_layer<tiffin::mlp>("mlp", s);
     if (wanted("swiglu")) add_layer<tiffin::swiglu>("swiglu", s);
+    if (wanted("swiglu")) add_formats<tiffin::swiglu>("swiglu", s);
     if (wanted("stem")) add_layer<tiffin::stem>("stem", s);
+    if (wanted("stem")) add_formats<tiffin::stem>("stem", s);
     if (wanted("stem_gate")) add_layer<tiffin::stem_gate>("stem_gate", s);
     if (wanted("stem_hybrid")) add_layer<tiffin::stem_hybrid>("stem_hybrid", s);
     if (wanted("structmoe")) add_layer<tiffin::structmoe>("structmoe", s, {}, {.experts = 16, .rank = 16});

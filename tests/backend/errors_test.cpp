@@ -183,7 +183,8 @@ TEST_CASE("prepare: shapes") {
     misshapen("up_proj.weight", {3, 7}, {"(3, 7)", "axis 0", "d_ff = 7", "gate_proj.weight"});
     misshapen("gate_proj.bias", {8}, {"(8)", "axis 0", "d_ff = 7", "gate_proj.weight"});
     misshapen("stem_embed.weight", {4, 6}, {"(4, 6)", "axis 1", "d_ff = 7"});
-    misshapen("extra_embed.weight", {7, 5}, {"(7, 5)", "axis 1", "d_ff = 7"});
+    misshapen("extra_embed.weight", {7, 7}, {"(7, 7)", "axis 0", "vocab = 4", "stem_embed.weight"});
+    misshapen("extra_embed.weight", {4, 5}, {"(4, 5)", "axis 1", "d_ff = 7"});
     misshapen("down_proj.weight", {3, 8}, {"(3, 8)", "axis 1", "d_ff = 7"});
     misshapen("down_proj.weight", {4, 7}, {"(4, 7)", "axis 0", "d_model = 3"});
     misshapen("down_proj.bias", {7}, {"(7)", "axis 0", "d_model = 3"});
@@ -309,19 +310,21 @@ TEST_CASE_TEMPLATE("calls: token ids", Backend, FOR_EACH_BACKEND) {
     c.works();
 }
 
-// The second table is the smaller one here.
+// Blocks may differ in vocabulary; that of the second is the smaller one here.
 TEST_CASE("calls: token ids are held against every table") {
     const std::vector<float> numbers(100, 0.5f);
     weights given;
-    given.add("stem_embed.weight", numbers.data(), {9, 2}).add("extra_embed.weight", numbers.data(), {6, 2});
-    given.add("down_proj.weight", numbers.data(), {1, 2});
-    using block = ffn<gate<silu, token_embedding>, named<token_embedding, "extra_embed">>;
-    auto computed = prepare<block>(given, reference{});
+    for (const auto& [prefix, rows] :
+         {std::pair("branch.0.", std::size_t{9}), std::pair("branch.1.", std::size_t{6})})
+        given.add(std::string(prefix) + "gate_proj.weight", numbers.data(), {2, 1})
+            .add(std::string(prefix) + "stem_embed.weight", numbers.data(), {rows, 2})
+            .add(std::string(prefix) + "down_proj.weight", numbers.data(), {1, 2});
+    auto computed = prepare<parallel<stem, stem>>(given, reference{});
     float x[1]{}, y[1]{-3};
     for (const std::int32_t id : {6, 8}) {
         const status s = computed.try_call(x, std::span(&id, 1), y);
         REQUIRE_FALSE(s.ok());
-        check_failure(s.failure(), errc::token_id, "extra_embed.weight",
+        check_failure(s.failure(), errc::token_id, "branch.1.stem_embed.weight",
                       {"token_ids[0] = " + std::to_string(id), "6 rows"});
     }
     CHECK(y[0] == -3);

@@ -7,6 +7,8 @@
 #include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -75,7 +77,13 @@ TEST_CASE("fold_layer: a memory beside a modulated block") {
                  {"branch.1.eps", "0.5"},
                  {"branch.1.base.block", "glu"}});
     REQUIRE(fold_file(trained, folded).ok());
-    CHECK(run(folded) == run(trained));
+    // To the bit in fold_test. Here the compiler joins other products and sums where the format of a table is
+    // chosen at run time: an entry of a table may be 3 roundings off, and y by those of a sum of 12 of them.
+    const std::vector<float> got = run(folded), wanted = run(trained);
+    float most = 0;
+    for (const float v : wanted) most = std::max(most, std::fabs(v));
+    for (std::size_t i = 0; i < got.size(); ++i)
+        CHECK(std::fabs(got[i] - wanted[i]) <= 12 * 3 * 0x1p-24f * most);
     const auto file = io::safetensors_file::open(folded);
     REQUIRE(file.ok());
     CHECK(file->metadata().at("branch.0.folded") == "true");

@@ -40,12 +40,13 @@ public:
     // Null where the tensor was not given.
     [[nodiscard]] const storage* data() const noexcept { return data_; }
     [[nodiscard]] dtype type() const noexcept { return type_; }
-    // Number i. Precondition: the first of a block.
-    [[nodiscard]] const storage* at(std::size_t i) const noexcept {
+    [[nodiscard]] const storage* at(std::size_t i) const noexcept { return at(data_, type_, i); }
+    // Where number i lies. Precondition: the first of a block.
+    static const storage* at(const storage* data, [[maybe_unused]] dtype type, std::size_t i) noexcept {
         if constexpr (codec<Format>)
-            return data_ + i / Format::block;
+            return data + i / Format::block;
         else
-            return data_ + bytes_of(type_, i);
+            return data + bytes_of(type, i);
     }
 
 private:

@@ -26,10 +26,11 @@ struct stage_sizes {
 // What a stage keeps of one tensor of its tree. Which members count is the kind's business.
 template <class Machine>
 struct slot {
-    const float* numbers = nullptr;                          // vector
-    float number = 0;                                        // scalar
-    const float* bank = nullptr;                             // low_rank_out, in groups of features
-    const typename Machine::table_numbers* table = nullptr;  // table, pool
+    const float* numbers = nullptr;                         // vector
+    float number = 0;                                       // scalar
+    const float* bank = nullptr;                            // low_rank_out, in groups of features
+    const typename Machine::table_storage* rows = nullptr;  // pool
+    dtype type = dtype::f32;                                // of a table's or a pool's numbers
     std::size_t experts = 0;
     std::size_t rank = 0;
     std::size_t vocab = 0;
@@ -66,8 +67,8 @@ struct place {
         if constexpr (kind == tensor_kind::projection) {
             return Machine::load_aligned(products + ordinal_of<Source>(Slot) * step);
         } else if constexpr (kind == tensor_kind::table) {
-            return Machine::load_row(token.rows[ordinal_of<Source>(Slot) * token.row_step], s.table->type(),
-                                     feature, count);
+            return Machine::load_row(token.rows[ordinal_of<Source>(Slot) * token.row_step], s.type, feature,
+                                     count);
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers ? Machine::load_aligned(s.numbers + feature) : reg(0.0f);
         } else if constexpr (kind == tensor_kind::scalar) {
@@ -100,7 +101,9 @@ private:
                 static_cast<std::size_t>(chosen[i].expert) * s.vocab + static_cast<std::size_t>(token.id);
             total = Machine::multiply_add(
                 reg(chosen[i].weight),
-                Machine::load_row(s.table->at(row * width), s.table->type(), feature, count), total);
+                Machine::load_row(Machine::table_numbers::at(s.rows, s.type, row * width), s.type, feature,
+                                  count),
+                total);
         }
         return total;
     }

@@ -36,8 +36,6 @@ public:
           outputs_(sizes.outputs),
           table_type_(sizes.formats.tables.type),
           steps_(make_steps<Machine, Source>(source, tensors, sizes)) {
-        tables_.reserve(tables);  // the slots point to what these hold
-        pools_.reserve(count_of<Source>(tensor_kind::pool));
         static constexpr auto specs = specs_of<Source>("");
         for (std::size_t i = 0; i < specs.size(); ++i)
             if (!specs[i].nested) keep(specs[i].kind, i, tensors[i]);
@@ -156,8 +154,11 @@ private:
         } else if (kind == tensor_kind::table || kind == tensor_kind::pool) {
             auto& held = kind == tensor_kind::table ? tables_ : pools_;
             held.emplace_back(t, table_type_);
-            slots_[i].table = &held.back();
-            if (kind == tensor_kind::pool) slots_[i].vocab = t.shape[1];
+            slots_[i].type = table_type_;
+            if (kind == tensor_kind::pool) {
+                slots_[i].rows = held.back().data();
+                slots_[i].vocab = t.shape[1];
+            }
         } else if (kind == tensor_kind::vector) {
             vectors_.emplace_back(
                 t, (outputs_ + Machine::lane_count - 1) / Machine::lane_count * Machine::lane_count);

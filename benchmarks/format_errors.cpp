@@ -1,0 +1,114 @@
+// What each number format costs in accuracy: the relative error of a layer's output, predicted and measured.
+//
+// Weights are normal numbers, as a trained layer's nearly are; the reference runs in double on the weights as
+// given. The prediction: a format changes each stored number by an error of its own, of relative size e (root
+// mean square, measured on the weights); the errors of the S tensors that a value passes one after the other
+// are independent, so that the output is off by e sqrt(S). Activations and products bend this a little: the
+// budget is 1.15 of it, and for f32, whose numbers are not changed, 2 u sqrt(d_ff) for the roundings of the
+// sums. A layer beyond its budget is marked, and the status is 1.
+#include <tiffin/tiffin.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <list>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using any = tiffin::any_format;
+
+constexpr std::size_t d_model = 512, d_ff = 1024, vocab = 64, tokens = 64;
+constexpr std::pair<const char*, tiffin::dtype> formats[] = {{"f32", tiffin::dtype::f32},
+                                                             {"f16", tiffin::dtype::f16},
+                                                             {"bf16", tiffin::dtype::bf16},
+                                                             {"q8_0", tiffin::dtype::q8_0},
+                                                             {"q4_0", tiffin::dtype::q4_0}};
+
+double relative(const std::vector<float>& got, const std::vector<float>& wanted) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        difference += std::pow(static_cast<double>(got[i]) - static_cast<double>(wanted[i]), 2);
+        size += std::pow(static_cast<double>(wanted[i]), 2);
+    }
+    return std::sqrt(difference / size);
+}
+
+// e of a format.
+double own_error(tiffin::dtype type) {
+    std::vector<float> numbers(1 << 16), widened(numbers.size());
+    tiffin::fill_normal(numbers, 1, 3);
+    tiffin::with_format(type, [&](auto format) {
+        using codec = decltype(format);
+        for (std::size_t i = 0; i < numbers.size(); i += codec::block) {
+            typename codec::storage stored;
+            codec::encode(numbers.data() + i, stored);
+            codec::decode(stored, widened.data() + i);
+        }
+    });
+    return relative(widened, numbers);
+}
+
+bool all_within = true;
+
+// One line of the table. `passed`: S, the stored tensors that a value passes.
+template <class Block>
+void show(const char* name, double passed, const Block& block, tiffin::block_shape sizes = {}) {
+    sizes.d_model = d_model;
+    sizes.d_ff = d_ff;
+    sizes.vocab = vocab;
+    std::list<std::vector<float>> memory;
+    tiffin::weights weights;
+    std::uint64_t seed = 1;
+    for (const auto& [tensor, t] : tiffin::tensors_needed(block, sizes)) {
+        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        std::vector<float>& numbers = memory.emplace_back(t.shape.elements());
+        const bool product = t.tensor.spec.kind != tiffin::tensor_kind::table &&
+                             t.tensor.spec.kind != tiffin::tensor_kind::pool && t.shape.rank() > 1;
+        const auto inputs = static_cast<double>(t.shape[t.shape.rank() - 1]);
+        tiffin::fill_normal(numbers, product ? 1 / std::sqrt(inputs) : 1, seed++);
+        weights.add(tensor, numbers.data(), t.shape);
+    }
+    std::vector<float> x(tokens * d_model), wanted(x.size()), y(x.size());
+    tiffin::fill_normal(x, 1, 1000);
+    std::vector<std::int32_t> ids(tokens);
+    for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int32_t>(i % vocab);
+    tiffin::prepare(block, weights, tiffin::reference<>{})(x, ids, wanted);
+    std::printf("| %s |", name);
+    for (const auto& [format, type] : formats) {
+        tiffin::prepare(block, weights, tiffin::simd<any, any>{{type}, {type}})(x, ids, y);
+        const double measured = relative(y, wanted), predicted = own_error(type) * std::sqrt(passed);
+        const bool exact = type == tiffin::dtype::f32;
+        const double budget = exact ? 2 * 0x1p-24 * std::sqrt(static_cast<double>(d_ff)) : 1.15 * predicted;
+        const char* const mark = measured <= budget ? "" : " over budget";
+        all_within = all_within && measured <= budget;
+        if (exact)
+            std::printf(" %.1e%s |", measured, mark);
+        else
+            std::printf(" %.1e / %.1e%s |", measured, predicted, mark);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+    std::printf(
+        "Relative error of y, root mean square: measured / predicted. Weights and tables in the format.\n\n"
+        "| layer |");
+    for (const auto& [format, type] : formats) std::printf(" %s |", format);
+    std::printf("\n|---|---|---|---|---|---|\n| a stored number |");
+    for (const auto& [format, type] : formats) std::printf(" %.1e |", own_error(type));
+    std::printf("\n");
+    show("mlp", 2, tiffin::mlp{});
+    show("SwiGLU", 3, tiffin::swiglu{});
+    show("STEM", 3, tiffin::stem{});
+    show("StructMoE, 16 experts of rank 16", 2, tiffin::structmoe{}, {.experts = 16, .rank = 16});
+    show("ReToken folded over SwiGLU", 4, tiffin::retoken_folded<tiffin::swiglu>{});
+    show("MoE of 4 SwiGLU, top 2", 3, tiffin::moe<tiffin::swiglu>{{2}, {}, {}}, {.experts = 4});
+    return all_within ? 0 : 1;
+}
