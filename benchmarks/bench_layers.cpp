@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -272,9 +273,54 @@ void measure(benchmark::State& state, const std::string& key, const std::functio
     record.report(state);
 }
 
+// How the subjects that were registered are made, by name.
+std::map<std::string, std::function<subject()>> makers;
+
+// A layer's time over its base's, call by call in turns: what disturbs the machine disturbs both. The ratio
+// is the median of those of neighbouring calls.
+void measure_ratio(benchmark::State& state, const std::string& layer, const std::string& base,
+                   std::size_t tokens) {
+    subject& above = cache.get(layer, makers.at(layer));
+    subject& below = cache.get(base, makers.at(base));
+    static const page_floats x = random_numbers(most_tokens * 2048, 7);
+    static page_floats y(most_tokens * 2048);
+    std::vector<std::int32_t> ids(tokens);
+    std::minstd_rand engine(3);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(engine() % vocab);
+    std::size_t next = 0;
+    const auto seconds = [&](subject& it) {
+        const auto start = std::chrono::steady_clock::now();
+        it.run(next % it.layers, x.data(), ids.data(), tokens, y.data());
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    seconds(above);
+    seconds(below);
+    std::vector<double> ratios;
+    for (auto _ : state) {
+        ++next;
+        // Who goes first changes, as the second finds x in the cache.
+        const double first = seconds(next % 2 ? below : above), second = seconds(next % 2 ? above : below);
+        ratios.push_back(next % 2 ? second / first : first / second);
+    }
+    std::sort(ratios.begin(), ratios.end());
+    state.counters["ratio"] = ratios[ratios.size() / 2];
+    state.counters["quarter"] = ratios[ratios.size() / 4];
+    state.counters["three_quarters"] = ratios[ratios.size() * 3 / 4];
+}
+
+void add_ratio(const std::string& layer, const std::string& base) {
+    for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 16, 512})
+        benchmark::RegisterBenchmark(
+            ("ratio/" + layer + "/over/" + base + "/tokens:" + std::to_string(tokens)).c_str(),
+            [=](benchmark::State& state) { measure_ratio(state, "layer/" + layer, "layer/" + base, tokens); })
+            ->UseRealTime()
+            ->Unit(benchmark::kMillisecond);
+}
+
 void add(const std::string& family, const shape& s, const std::function<subject()>& make,
          const std::function<work_per_call(std::size_t)>& work) {
     const std::string name = family + "/" + std::to_string(s.d_model) + "x" + std::to_string(s.d_ff);
+    makers[name] = make;
     for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 4, 8, 12, 16, 24, 64, 256, 512})
         benchmark::RegisterBenchmark(
             (name + "/tokens:" + std::to_string(tokens)).c_str(),
@@ -439,6 +485,13 @@ int main(int argc, char** argv) {
         add_layers({2048, 6618}, {"structmoe"});
         add_layers({2048, 6144}, {"swiglu", "swiglu_meki", "meki", "ple"});
         add_layers({1024, 2048}, {"swiglu", "moe"});
+        // The overheads that the papers publish.
+        add_ratio("structmoe/simd/f32/2048x6618", "mlp/simd/f32/2048x7168");
+        add_ratio("retoken/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
+        add_ratio("mort/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
+        add_ratio("swiglu_meki/simd/f32/2048x6144", "swiglu/simd/f32/2048x6144");
+        add_ratio("stem_hybrid/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
+        add_ratio("stem/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
     }
     benchmark::AddCustomContext("threads", std::to_string(threads));
     const tiffin_bench::machine_limits limits = meter().now();

@@ -13,8 +13,10 @@
 TIFFIN_BEGIN
 
 // One of the formats above, chosen with a backend: simd<any_format, any_format>{{dtype::bf16},
-// {dtype::q8_0}}. Numerics: those of the format chosen, to the bit. Cost: a branch a register of a table's
-// row.
+// {dtype::q8_0}}. Numerics: those of the format chosen: sums of products to the bit; in a formula the
+// compiler may join another
+//   product and sum than it does there, which shows in the last bit.
+// Cost: a branch a register of a table's row.
 struct any_format {
     using storage = std::byte;
 
