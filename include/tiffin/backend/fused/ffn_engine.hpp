@@ -22,6 +22,8 @@ namespace fused_detail {
 struct no_modulator {
     static constexpr std::size_t choices() noexcept { return 0; }
     static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
+    static constexpr void ask(const call_arguments&, std::byte*, std::size_t, std::size_t,
+                              std::size_t) noexcept {}
     template <class Activations>
     static void prepare(const call_arguments&, const Activations&, std::byte*, choice<float>*) noexcept {}
     template <class Reg>
@@ -60,6 +62,13 @@ public:
                        });
         else
             stage_.prepare(call, in, areas.rest(), routes);
+    }
+    // Asks for what apply() will read at these places.
+    void ask(const call_arguments& call, std::byte* memory, std::size_t t, std::size_t first,
+             std::size_t count) const noexcept {
+        arena areas(memory);
+        lay_out(areas, call.tokens);
+        if constexpr (stage_type::projections == 0) stage_.ask(call, areas.rest(), t, first, count);
     }
     [[nodiscard]] typename Machine::reg apply(const call_arguments& call, std::byte* memory,
                                               const typename Machine::reg& v, std::size_t t,
@@ -125,12 +134,16 @@ public:
                         Machine::put(v, at.hidden, t, feature, n);
                     });
         output_.run(call, at.hidden.view(), at.work, record(output_.choices()),
-                    [&](std::size_t t, std::size_t feature, const reg& v, std::size_t n) {
-                        if constexpr (has_norm<Block>)
-                            Machine::store(v, at.rows + t * d_model_ + feature, n);
-                        else
-                            finish(call, at, t, feature, v, n);
-                    });
+                    announced_store{[&](std::size_t t, std::size_t feature, const reg& v, std::size_t n) {
+                                        if constexpr (has_norm<Block>)
+                                            Machine::store(v, at.rows + t * d_model_ + feature, n);
+                                        else
+                                            finish(call, at, t, feature, v, n);
+                                    },
+                                    [&](std::size_t t, std::size_t first, std::size_t count) {
+                                        if constexpr (!has_norm<Block>)
+                                            after_.ask(call, at.after, t, first, count);
+                                    }});
         if constexpr (has_norm<Block>) normalise(call, at);
     }
 

@@ -35,18 +35,19 @@ public:
     }
     void run(const call_arguments& call) const {
         arena areas(call.workspace);
-        const auto [rows, x, memory] = lay_out(areas, call.tokens, call.workers);
+        const memory_of_a_call at = lay_out(areas, call.tokens, call.workers);
         call_arguments inner = call;
         inner.workspace = areas.rest();
-        inner.to = {{rows, call.tokens, d_model_}};
+        inner.to = {{at.rows, call.tokens, d_model_}};
         const bool outermost = modulator_.choices() > 0;
         if (outermost) inner.routes = nullptr;
         base_.run(inner);
-        modulator_.prepare(call, Machine::inputs(call, x), memory, outermost ? call.routes : nullptr);
-        put_rows<Machine>(
-            call, d_model_, [&, rows = rows, memory = memory](std::size_t t, std::size_t j, std::size_t n) {
-                return modulator_.apply(call, memory, Machine::load(rows + t * d_model_ + j, n), t, j, n);
-            });
+        modulator_.prepare(call, Machine::inputs(call, at.x), at.modulator,
+                           outermost ? call.routes : nullptr);
+        put_rows<Machine>(call, d_model_, [&](std::size_t t, std::size_t j, std::size_t n) {
+            return modulator_.apply(call, at.modulator, Machine::load(at.rows + t * d_model_ + j, n), t, j,
+                                    n);
+        });
     }
 
 private:

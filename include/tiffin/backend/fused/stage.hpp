@@ -19,6 +19,21 @@ TIFFIN_BEGIN
 
 namespace fused_detail {
 
+// Where values go that is told which token comes next, so that it can ask for what it will read:
+// coming(token, first feature, features).
+template <class Store, class Coming>
+struct announced_store {
+    Store store;
+    Coming coming;
+
+    template <class... Arguments>
+    void operator()(const Arguments&... arguments) const {
+        store(arguments...);
+    }
+};
+template <class Store, class Coming>
+announced_store(Store, Coming) -> announced_store<Store, Coming>;
+
 // Machine says how: registers, loads and stores, the layout of activations, and `products`, which
 // multiplies with packed weights and hands over sums. See backend/simd/machine.hpp.
 template <class Machine, source_policy Source>
@@ -93,10 +108,11 @@ public:
                           for (std::size_t t = 0; t < count; ++t) {
                               // The rows of a call lie anywhere in their tables: ask for the next token's
                               // before they are due.
-                              if (t + 1 < count)
-                                  for (std::size_t n = 0; n < tables; ++n)
-                                      ask_for(n, at.rows[n * call.tokens + first + t + 1], first_feature,
-                                              features);
+                              if (t + 1 < count) {
+                                  ask_for_rows(at, call, first + t + 1, first_feature, features);
+                                  if constexpr (requires { store.coming(t, first_feature, features); })
+                                      store.coming(first + t + 1, first_feature, features);
+                              }
                               const token_state<Machine> token_at = token(call, at, first + t);
                               for (std::size_t i = 0; i < features; i += Machine::lane_count) {
                                   const std::size_t left = std::min(Machine::lane_count, features - i);
@@ -120,6 +136,12 @@ public:
         const token_state<Machine> token_at = token(call, lay_out(memory_begin, call.tokens), t);
         return evaluate(
             source_, place<Machine, Source>{slots_.data(), token_at, nullptr, 0, outputs_, feature, count});
+    }
+
+    // Asks the cache for what value() will read at these places, after prepare().
+    void ask(const call_arguments& call, std::byte* memory_begin, std::size_t t, std::size_t first,
+             std::size_t count) const noexcept {
+        ask_for_rows(lay_out(memory_begin, call.tokens), call, t, first, count);
     }
 
 private:
@@ -167,14 +189,28 @@ private:
             slots_[i].number = load_as_f32(t.data, t.type, 0);
         }
     }
-    void ask_for(std::size_t table, row_pointer row, std::size_t first, std::size_t count) const noexcept {
-        const auto* const begin = reinterpret_cast<const std::byte*>(tables_[table].at(0));
-        const auto* const bytes = reinterpret_cast<const std::byte*>(row);
-        const std::size_t skip =
-            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(tables_[table].at(first)) - begin);
-        const std::size_t size =
-            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(tables_[table].at(count)) - begin);
-        for (std::size_t i = 0; i < size; i += 64) __builtin_prefetch(bytes + skip + i);
+    // `count` numbers of a token's rows from `first` on, in tables and in pools.
+    void ask_for_rows(const memory& at, const call_arguments& call, std::size_t t, std::size_t first,
+                      std::size_t count) const noexcept {
+        for (std::size_t n = 0; n < tables; ++n) ask_for(at.rows[n * call.tokens + t], first, count);
+        for (const slot<Machine>& s : slots_) {
+            if (s.rows == nullptr) continue;
+            const auto* const chosen =
+                reinterpret_cast<const choice<float>*>(at.state + t * state_numbers_ + s.state);
+            const auto id = static_cast<std::size_t>(call.token_id(t));
+            for (std::size_t i = 0; i < s.choices; ++i)
+                ask_for(Machine::table_numbers::at(
+                            s.rows, s.type,
+                            (static_cast<std::size_t>(chosen[i].expert) * s.vocab + id) * outputs_),
+                        first, count);
+        }
+    }
+    void ask_for(row_pointer row, std::size_t first, std::size_t count) const noexcept {
+        const auto bytes = [&](std::size_t i) {
+            return reinterpret_cast<const std::byte*>(Machine::table_numbers::at(row, table_type_, i));
+        };
+        for (const std::byte *at = bytes(first), *end = bytes(first + count); at < end; at += 64)
+            __builtin_prefetch(at);
     }
 
     [[no_unique_address]] Source source_;
