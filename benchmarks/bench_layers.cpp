@@ -293,6 +293,8 @@ void measure_ratio(benchmark::State& state, const std::string& layer, const std:
         it.run(next % it.layers, x.data(), ids.data(), tokens, y.data());
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
+    above.warm_up(tokens);
+    below.warm_up(tokens);
     seconds(above);
     seconds(below);
     std::vector<double> ratios;
@@ -309,10 +311,11 @@ void measure_ratio(benchmark::State& state, const std::string& layer, const std:
 }
 
 void add_ratio(const std::string& layer, const std::string& base) {
-    for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 16, 512})
+    if (!makers.contains(layer) || !makers.contains(base)) return;  // a peer whose package is not there
+    for (const std::size_t tokens : std::initializer_list<std::size_t>{1, 4, 16, 64, 256, 512})
         benchmark::RegisterBenchmark(
             ("ratio/" + layer + "/over/" + base + "/tokens:" + std::to_string(tokens)).c_str(),
-            [=](benchmark::State& state) { measure_ratio(state, "layer/" + layer, "layer/" + base, tokens); })
+            [=](benchmark::State& state) { measure_ratio(state, layer, base, tokens); })
             ->UseRealTime()
             ->Unit(benchmark::kMillisecond);
 }
@@ -485,13 +488,17 @@ int main(int argc, char** argv) {
         add_layers({2048, 6618}, {"structmoe"});
         add_layers({2048, 6144}, {"swiglu", "swiglu_meki", "meki", "ple"});
         add_layers({1024, 2048}, {"swiglu", "moe"});
-        // The overheads that the papers publish.
-        add_ratio("structmoe/simd/f32/2048x6618", "mlp/simd/f32/2048x7168");
-        add_ratio("retoken/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
-        add_ratio("mort/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
-        add_ratio("swiglu_meki/simd/f32/2048x6144", "swiglu/simd/f32/2048x6144");
-        add_ratio("stem_hybrid/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
-        add_ratio("stem/simd/f32/2048x8192", "swiglu/simd/f32/2048x8192");
+        // The overheads that the papers publish, and the dense peer.
+        const std::string swiglu = "layer/swiglu/simd/f32/2048x8192", stem = "layer/stem/simd/f32/2048x8192",
+                          onednn = "peer/onednn/swiglu/f32/2048x8192";
+        add_ratio("layer/structmoe/simd/f32/2048x6618", "layer/mlp/simd/f32/2048x7168");
+        add_ratio("layer/retoken/simd/f32/2048x8192", swiglu);
+        add_ratio("layer/mort/simd/f32/2048x8192", swiglu);
+        add_ratio("layer/swiglu_meki/simd/f32/2048x6144", "layer/swiglu/simd/f32/2048x6144");
+        add_ratio("layer/stem_hybrid/simd/f32/2048x8192", swiglu);
+        add_ratio(stem, swiglu);
+        add_ratio(stem, onednn);
+        add_ratio(swiglu, onednn);
     }
     benchmark::AddCustomContext("threads", std::to_string(threads));
     const tiffin_bench::machine_limits limits = meter().now();

@@ -81,6 +81,8 @@ def picture(found, best, machine, path):
         right.plot(against, [row[t][0] / best[s, t] for t in against], **style)
     for axis, title in ((left, "share of the machine's limit"), (right, "time over SwiGLU in the best other library, f32")):
         axis.set_xscale("log", base=2)
+        axis.set_xticks(sorted({t for row in found.values() for t in row}))
+        axis.xaxis.set_major_formatter(lambda value, _: "%d" % value)
         axis.set_xlabel("tokens a call")
         axis.set_title(title, fontsize=10)
         axis.set_ylim(bottom=0)
