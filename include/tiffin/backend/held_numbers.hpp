@@ -39,7 +39,6 @@ public:
 
     // Null where the tensor was not given.
     [[nodiscard]] const storage* data() const noexcept { return data_; }
-    [[nodiscard]] dtype type() const noexcept { return type_; }
     [[nodiscard]] const storage* at(std::size_t i) const noexcept { return at(data_, type_, i); }
     // Where number i lies. Precondition: the first of a block.
     static const storage* at(const storage* data, [[maybe_unused]] dtype type, std::size_t i) noexcept {

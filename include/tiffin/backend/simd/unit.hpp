@@ -52,66 +52,64 @@ struct unit {
     }
 };
 
-// The scales of all outputs, then the bytes of all outputs for one input after the other.
-template <class Arch, std::size_t Registers>
-struct unit<Arch, q8_0, Registers> {
+// A block that is an f16 scale and bytes: the scales of all outputs, then a row of their bytes after the
+// other.
+template <class Arch, codec Format, std::size_t Registers>
+struct scaled_unit {
     static constexpr std::size_t numbers = Registers * width<Arch>;
-    using storage = q8_0::storage;
+    static constexpr std::size_t scale_bytes = sizeof(std::uint16_t);
+    using storage = typename Format::storage;
 
     static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
-        std::memcpy(to + column * sizeof block.scale, &block.scale, sizeof block.scale);
-        for (std::size_t k = 0; k < q8_0::block; ++k)
-            std::memcpy(to + numbers * sizeof block.scale + k * numbers + column, &block.values[k], 1);
+        const auto* const bytes = reinterpret_cast<const std::byte*>(&block);
+        std::memcpy(to + column * scale_bytes, bytes, scale_bytes);
+        for (std::size_t k = 0; k + scale_bytes < sizeof block; ++k)
+            to[(scale_bytes + k) * numbers + column] = bytes[scale_bytes + k];
     }
-    template <class Visit>
-    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
-        lanes<Arch> scale[Registers];
-        for (std::size_t r = 0; r < Registers; ++r)
-            scale[r] =
-                load<f16, Arch>(reinterpret_cast<const std::uint16_t*>(from) + r * width<Arch>, width<Arch>);
-        const auto* at = reinterpret_cast<const std::int8_t*>(from + numbers * sizeof(std::uint16_t));
-        for (std::size_t k = 0; k < q8_0::block; ++k, at += numbers) {
+
+protected:
+    [[gnu::always_inline]] static void load_scales(const std::byte* from, lanes<Arch>* scale) noexcept {
+        const auto* const at = reinterpret_cast<const std::uint16_t*>(from);
+        for (std::size_t r = 0; r < Registers; ++r) scale[r] = load_all<f16, Arch>(at + r * width<Arch>);
+    }
+    // Calls visit(weights) for each of `rows` rows, a register being scale * widened(bytes).
+    template <class Byte, class Widen, class Visit>
+    [[gnu::always_inline]] static void each_row(const std::byte* from, std::size_t rows,
+                                                const lanes<Arch>* scale, const Widen& widened,
+                                                const Visit& visit) noexcept {
+        const auto* at = reinterpret_cast<const Byte*>(from + numbers * scale_bytes);
+        for (std::size_t k = 0; k < rows; ++k, at += numbers) {
             lanes<Arch> weights[Registers];
-            for (std::size_t r = 0; r < Registers; ++r)
-                weights[r] = scale[r] * widen<Arch>(at + r * width<Arch>);
+            for (std::size_t r = 0; r < Registers; ++r) weights[r] = scale[r] * widened(at + r * width<Arch>);
             visit(weights);
         }
     }
 };
 
-// The scales of all outputs, then the pairs of all outputs, numbers k and k + 16 in row k.
 template <class Arch, std::size_t Registers>
-struct unit<Arch, q4_0, Registers> {
-    static constexpr std::size_t numbers = Registers * width<Arch>;
-    using storage = q4_0::storage;
-
-    static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
-        std::memcpy(to + column * sizeof block.scale, &block.scale, sizeof block.scale);
-        for (std::size_t k = 0; k < block.pairs.size(); ++k)
-            std::memcpy(to + numbers * sizeof block.scale + k * numbers + column, &block.pairs[k], 1);
-    }
+struct unit<Arch, q8_0, Registers> : scaled_unit<Arch, q8_0, Registers> {
     template <class Visit>
     [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
         lanes<Arch> scale[Registers];
-        for (std::size_t r = 0; r < Registers; ++r)
-            scale[r] =
-                load<f16, Arch>(reinterpret_cast<const std::uint16_t*>(from) + r * width<Arch>, width<Arch>);
-        const auto* const pairs =
-            reinterpret_cast<const std::uint8_t*>(from + numbers * sizeof(std::uint16_t));
-        half<0>(pairs, scale, visit);
-        half<4>(pairs, scale, visit);
+        unit::load_scales(from, scale);
+        unit::template each_row<std::int8_t>(
+            from, q8_0::block, scale, [](const std::int8_t* at) { return widen<Arch>(at); }, visit);
     }
+};
 
-private:
-    template <int Shift, class Visit>
-    [[gnu::always_inline]] static void half(const std::uint8_t* at, const lanes<Arch>* scale,
-                                            const Visit& visit) noexcept {
-        for (std::size_t k = 0; k < q4_0::block / 2; ++k, at += numbers) {
-            lanes<Arch> weights[Registers];
-            for (std::size_t r = 0; r < Registers; ++r)
-                weights[r] = scale[r] * widen_nibbles<Arch, Shift>(at + r * width<Arch>);
-            visit(weights);
-        }
+// Numbers k and k + 16 lie in row k.
+template <class Arch, std::size_t Registers>
+struct unit<Arch, q4_0, Registers> : scaled_unit<Arch, q4_0, Registers> {
+    template <class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+        lanes<Arch> scale[Registers];
+        unit::load_scales(from, scale);
+        unit::template each_row<std::uint8_t>(
+            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 0>(at); },
+            visit);
+        unit::template each_row<std::uint8_t>(
+            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 4>(at); },
+            visit);
     }
 };
 
