@@ -105,6 +105,7 @@ TEST_CASE_TEMPLATE("bitwise: any number of tokens, at any position", Block, FOR_
     for (const std::size_t count :
          {2u,  3u,  4u,  5u,  6u,  7u,  8u,  9u,  10u,  11u,  12u,  13u,  14u,  15u,  16u,
           17u, 18u, 23u, 24u, 25u, 36u, 37u, 64u, 191u, 192u, 193u, 383u, 384u, 385u, 400u}) {
+        if (count > most) break;
         CAPTURE(count);
         CHECK(p.same(0, count, serial{}, 1));
         CHECK(p.same(most - count, count, serial{}, 1));
@@ -116,7 +117,7 @@ TEST_CASE_TEMPLATE("bitwise: any number of tokens, at any position", Block, FOR_
 
 TEST_CASE_TEMPLATE("bitwise: any number of threads, any order of tasks", Block, FOR_EACH_BLOCK) {
     const auto& p = the<Block>();
-    for (const std::size_t count : {1u, 5u, 12u, 100u, 400u}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{5}, std::size_t{12}, std::size_t{100}, most}) {
         CAPTURE(count);
         for (const int threads : {1, 2, 3, 7}) {
             CAPTURE(threads);
