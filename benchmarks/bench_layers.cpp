@@ -42,6 +42,7 @@ struct shape {
 };
 
 int threads = 0;
+std::size_t layers_asked = 0;  // to rotate among; 0 for as many as the last-level cache cannot hold
 constexpr std::size_t vocab = 4096;
 constexpr std::size_t most_tokens = 512;
 
@@ -87,6 +88,7 @@ struct subject {
 };
 
 std::size_t layers_for(double dense_bytes) {
+    if (layers_asked > 0) return layers_asked;
     const double enough = 3.0 * static_cast<double>(tiffin_bench::last_level_cache_bytes());
     return std::clamp<std::size_t>(static_cast<std::size_t>(enough / dense_bytes) + 1, 2, 64);
 }
@@ -439,6 +441,7 @@ void add_peers(const shape& s) {
     std::fprintf(stderr,
                  "bench_layers: cannot understand %.*s\n"
                  "  --threads=N          OpenMP threads (default: all)\n"
+                 "  --layers=N           layers to rotate among (default: more than the last-level cache holds)\n"
                  "  --shapes=DxF[,DxF]   d_model x d_ff (default: those of the published figures)\n"
                  "  --benchmark_...      Google Benchmark's own flags, such as --benchmark_filter=stem\n",
                  static_cast<int>(flag.size()), flag.data());
@@ -471,6 +474,9 @@ int main(int argc, char** argv) {
         if (flag.starts_with("--threads=")) {
             threads = std::atoi(flag.substr(10).data());
             if (threads < 1) usage_error(flag);
+        } else if (flag.starts_with("--layers=")) {
+            layers_asked = std::strtoul(flag.substr(9).data(), nullptr, 10);
+            if (layers_asked < 1) usage_error(flag);
         } else if (flag.starts_with("--shapes=")) {
             shapes = parse_shapes(flag.substr(9), flag);
         } else {

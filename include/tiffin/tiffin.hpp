@@ -32,7 +32,12 @@
 #include <tiffin/concepts.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/bf16.hpp>
+#include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
+#include <tiffin/format/q4_0.hpp>
+#include <tiffin/format/q8_0.hpp>
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/fusion/multiply.hpp>
