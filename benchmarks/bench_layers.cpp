@@ -438,13 +438,14 @@ void add_peers(const shape& s) {
 }
 
 [[noreturn]] void usage_error(std::string_view flag) {
-    std::fprintf(stderr,
-                 "bench_layers: cannot understand %.*s\n"
-                 "  --threads=N          OpenMP threads (default: all)\n"
-                 "  --layers=N           layers to rotate among (default: more than the last-level cache holds)\n"
-                 "  --shapes=DxF[,DxF]   d_model x d_ff (default: those of the published figures)\n"
-                 "  --benchmark_...      Google Benchmark's own flags, such as --benchmark_filter=stem\n",
-                 static_cast<int>(flag.size()), flag.data());
+    std::fprintf(
+        stderr,
+        "bench_layers: cannot understand %.*s\n"
+        "  --threads=N          OpenMP threads (default: all)\n"
+        "  --layers=N           layers to rotate among (default: more than the last-level cache holds)\n"
+        "  --shapes=DxF[,DxF]   d_model x d_ff (default: those of the published figures)\n"
+        "  --benchmark_...      Google Benchmark's own flags, such as --benchmark_filter=stem\n",
+        static_cast<int>(flag.size()), flag.data());
     std::exit(1);
 }
 

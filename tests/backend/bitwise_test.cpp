@@ -117,7 +117,8 @@ TEST_CASE_TEMPLATE("bitwise: any number of tokens, at any position", Block, FOR_
 
 TEST_CASE_TEMPLATE("bitwise: any number of threads, any order of tasks", Block, FOR_EACH_BLOCK) {
     const auto& p = the<Block>();
-    for (const std::size_t count : {std::size_t{1}, std::size_t{5}, std::size_t{12}, std::size_t{100}, most}) {
+    for (const std::size_t count :
+         {std::size_t{1}, std::size_t{5}, std::size_t{12}, std::size_t{100}, most}) {
         CAPTURE(count);
         for (const int threads : {1, 2, 3, 7}) {
             CAPTURE(threads);
