@@ -22,6 +22,7 @@ struct arguments {
     std::string layer, input, output;
     std::string backend = "simd";
     tiffin::dtype weights = tiffin::dtype::f32, tables = tiffin::dtype::f32;
+    bool exact_activations = false;
     int threads = 1;
     std::int64_t batch = 0;
 };
@@ -130,7 +131,8 @@ std::string run(const arguments& args) {
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
-        return tiffin::io::open_layer(args.layer, simd_of_any_format{{args.weights}, {args.tables}});
+        return tiffin::io::open_layer(
+            args.layer, simd_of_any_format{{args.weights}, {args.tables}, {!args.exact_activations}});
     };
     const auto layer = open();
     if (!layer) return layer.failure().message();
@@ -205,6 +207,10 @@ int main(int argc, char** argv) {
     app.add_option("--tables", args.tables, "Number format that simd keeps tables in (default: f32)")
         ->transform(CLI::CheckedTransformer(formats))
         ->option_text("f32|bf16|f16|q8_0|q4_0");
+    app.add_flag(
+        "--f32-activations", args.exact_activations,
+        "Multiply weights with activations as they are; else simd rounds them to q8_0 beside weights\n"
+        "of q8_0 and q4_0, and to bf16 beside bf16 where the machine multiplies that");
     app.add_option("--threads", args.threads, "OpenMP threads")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <tiffin/config.hpp>
+#include <tiffin/format/paired.hpp>
 #include <tiffin/source/tensor_kinds.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -153,5 +154,9 @@ concept codec = requires(const float* numbers, typename F::storage& to, const ty
 // A codec, or any_format.
 template <class F>
 concept format_policy = codec<F> || std::same_as<F, any_format>;
+
+// How activations are kept between products: a codec, or paired, which goes by the weights' format.
+template <class F>
+concept activation_format = codec<F> || std::same_as<F, paired>;
 
 TIFFIN_END

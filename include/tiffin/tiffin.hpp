@@ -36,6 +36,7 @@
 #include <tiffin/format/bf16.hpp>
 #include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
+#include <tiffin/format/paired.hpp>
 #include <tiffin/format/q4_0.hpp>
 #include <tiffin/format/q8_0.hpp>
 #include <tiffin/fusion/add.hpp>

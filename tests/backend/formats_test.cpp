@@ -108,7 +108,7 @@ void check(dtype weight, dtype table, const block_shape& sizes) {
     CAPTURE(name_of(weight));
     CAPTURE(name_of(table));
     const three_forms forms(Block{}, sizes, weight, table);
-    const simd<any_format, any_format> chosen{{weight}, {table}};
+    const simd<any_format, any_format, f32> chosen{{weight}, {table}, {}};
     const std::size_t d = sizes.d_model;
     // 1 and 3 tokens run within registers, 150 over weights widened before.
     for (const std::size_t tokens : {1u, 3u, 150u}) {
@@ -147,7 +147,7 @@ TEST_CASE("formats: mixtures") {
 TEST_CASE("formats: chosen by type, the test's own among them") {
     constexpr block_shape sizes{.d_model = 64, .d_ff = 96, .vocab = vocab};
     const three_forms forms(stem{}, sizes, dtype::bf16, dtype::q8_0);
-    CHECK(run<stem>(forms.plain, simd<bf16, q8_0>{}, 20, 64) == run<stem>(forms.widened, simd<>{}, 20, 64));
+    CHECK(run<stem>(forms.plain, simd<bf16, q8_0, f32>{}, 20, 64) == run<stem>(forms.widened, simd<>{}, 20, 64));
 
     std::list<rounded> memory;
     weights widened;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`run_layer --weights F --tables G` gives, to the bit, what `run_layer` gives on a file of the rounded numbers.
+"""`run_layer --f32-activations --weights F --tables G` gives, to the bit, what `run_layer` gives on a file of the rounded numbers.
 
     run_layer_formats.py RUN_LAYER
 
@@ -84,8 +84,13 @@ def main(tool):
             widened = {k: ROUND[tables if k.startswith("stem") else weights](v) for k, v in plain.items()}
             wanted = run(layer("widened", widened))
             for flags in ([], ["--threads", "2"], ["--batch", "1"]):
-                got = run(given, "--weights", weights, "--tables", tables, *flags)
+                got = run(given, "--f32-activations", "--weights", weights, "--tables", tables, *flags)
                 expect(f"weights {weights}, tables {tables}, {flags}", got == wanted and isinstance(got, bytes))
+        wanted, got = (np.frombuffer(run(given, *flags)[-tokens * d * 4:], F32) for flags in
+                       (("--weights", "q8_0", "--f32-activations"), ("--weights", "q8_0")))
+        off = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+        # Two roundings of numbers whose own error is 5e-3 to 7e-3.
+        expect(f"rounded activations, off by {off}", 1e-3 < off < 1.5e-2)
         for backend in ("reference", "eigen"):
             wrong = run(given, "--backend", backend, "--weights", "bf16")
             expect(f"{backend} refuses formats", isinstance(wrong, str) and backend in wrong)

@@ -45,9 +45,9 @@ private:
 // What a block is computed with in a backend: the machine of its fused stages, or the reference.
 template <class Backend>
 struct machine_of;
-template <class Weights, class Tables, class Arch>
-struct machine_of<simd<Weights, Tables, Arch>> {
-    using type = simd_detail::machine<Weights, Tables, Arch>;
+template <class Weights, class Tables, class Activations, class Arch>
+struct machine_of<simd<Weights, Tables, Activations, Arch>> {
+    using type = simd_detail::machine<Weights, Tables, Activations, Arch>;
 };
 template <>
 struct machine_of<eigen> {

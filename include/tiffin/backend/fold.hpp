@@ -71,7 +71,7 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     folded_table made;
     made.width = extents.size(extent::d_ff);
     made.vocab = extents.size(extent::vocab);
-    using machine = simd_detail::machine<f32, f32, xsimd::default_arch>;
+    using machine = simd_detail::machine<f32, f32, f32, xsimd::default_arch>;
     const fused_detail::stage<machine, Source> stage(source, bound.tensors, {made.width, 0, {}});
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(

@@ -69,6 +69,11 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
     if (!dense && kind != tensor_kind::table && kind != tensor_kind::pool) return {};
     const number_format& format = dense ? formats.weights : formats.tables;
     if (status s = check_blocks(given, name, format.name, format.block); !s) return s;
+    if (dense)
+        if (status s = check_blocks(given, name, "activations of " + std::string(formats.activations.name),
+                                    formats.activations.block);
+            !s)
+            return s;
     const bool as_given = format.type == given.type && format.type != dtype::f32;
     if (format.largest == f32::largest || as_given) return {};
     return check_range(given, name, format);

@@ -54,6 +54,7 @@ struct number_format {
 struct number_formats {
     number_format weights;
     number_format tables;
+    number_format activations;
 };
 
 template <class Format>

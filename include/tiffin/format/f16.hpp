@@ -37,6 +37,15 @@ constexpr std::uint16_t f32_to_f16(float value) noexcept {
     return signed_bits((rounded >> 13) - (112u << 10));
 }
 
+namespace detail {
+
+// 1 / scale of a block; 0 where there is no such f32, and f16 has no such scale either.
+constexpr float finite_inverse(float scale) noexcept {
+    return scale < -0x1p-128f || scale > 0x1p-128f ? 1 / scale : 0.0f;
+}
+
+}  // namespace detail
+
 // IEEE half precision: 2 bytes a number, 11 bits of precision, up to 65504.
 // Numerics: relative error of a number up to 2^-12; below 2^-14 absolute, up to 2^-25.
 struct f16 {

@@ -28,7 +28,7 @@ struct q4_0 {
         for (std::size_t i = 0; i < block; ++i)
             if (std::fabs(numbers[i]) > std::fabs(most)) most = numbers[i];
         const float scale = most / -8;
-        const float inverse = scale != 0 ? 1 / scale : 0.0f;
+        const float inverse = detail::finite_inverse(scale);
         to.scale = f32_to_f16(scale);
         const auto level = [&](std::size_t i) {
             return std::min(15, static_cast<int>(numbers[i] * inverse + 8.5f));

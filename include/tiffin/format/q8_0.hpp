@@ -26,7 +26,7 @@ struct q8_0 {
         float most = 0;
         for (std::size_t i = 0; i < block; ++i) most = std::fmax(most, std::fabs(numbers[i]));
         const float scale = most / 127;
-        const float inverse = scale != 0 ? 1 / scale : 0.0f;
+        const float inverse = detail::finite_inverse(scale);
         to.scale = f32_to_f16(scale);
         for (std::size_t i = 0; i < block; ++i)
             to.values[i] = static_cast<std::int8_t>(std::round(numbers[i] * inverse));

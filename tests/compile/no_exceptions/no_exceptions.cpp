@@ -94,8 +94,8 @@ tiffin::io::safetensors_writer writer_of(const tiny& numbers, const char* block)
     return writer;
 }
 
-template <class Backend>
-void check_layer_file(const Backend& backend) {
+void check_layer_file() {
+    const tiffin::reference<> backend;
     const tiny numbers;
     const auto load = [&](const char* block) {
         const auto bytes = writer_of(numbers, block).to_bytes("test");
@@ -140,8 +140,7 @@ int main() {
     check_backend(tiffin::reference<>{});
     check_backend(tiffin::eigen{});
     check_backend(tiffin::simd{});
-    check_layer_file(tiffin::reference<>{});
-    check_layer_file(tiffin::simd{});
+    check_layer_file();
     check_bad_files();
     return mistakes == 0 ? 0 : 1;
 }

@@ -32,7 +32,7 @@ public:
         for (std::size_t i = 0; i < tensors.size(); ++i) {
             if (kinds[i] == tensor_kind::logits) {
                 experts_ = tensors[i].shape[0];
-                weight_.emplace_back(experts_, inputs, dtype::f32);
+                weight_.emplace_back(experts_, inputs, number_formats{});
                 weight_.back().pack(0, tensors[i]);
             } else if (kinds[i] == tensor_kind::selection_bias) {
                 bias_ = held_numbers<f32>(tensors[i]);
@@ -136,7 +136,7 @@ public:
             tensor_view one = a;
             one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
             one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, sizes.formats.weights.type);
+            weights_.emplace_back(rank_, inputs_, sizes.formats);
             weights_.back().pack(0, one);
         }
     }

@@ -47,7 +47,7 @@ public:
 
     stage(const Source& source, std::span<const tensor_view> tensors, const stage_sizes& sizes)
         : source_(source),
-          products_(sizes.outputs, sizes.inputs, sizes.formats.weights.type),
+          products_(sizes.outputs, sizes.inputs, sizes.formats),
           outputs_(sizes.outputs),
           table_type_(sizes.formats.tables.type),
           steps_(make_steps<Machine, Source>(source, tensors, sizes)) {

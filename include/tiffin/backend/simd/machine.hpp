@@ -13,16 +13,16 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-template <format_policy Weights, format_policy Tables, class Arch>
+template <format_policy Weights, format_policy Tables, activation_format Activations, class Arch>
 struct machine {
     using reg = lanes<Arch>;
     using table_storage = typename Tables::storage;
     using table_numbers = held_numbers<Tables>;
     using activations = simd_detail::activations;
     template <std::size_t Count>
-    using products = simd_detail::products<Arch, Weights, Count>;
-    // Of routers: a route must not depend on how the other weights are stored.
-    using exact_products = simd_detail::products<Arch, f32, 1>;
+    using products = simd_detail::products<Arch, Weights, Activations, Count>;
+    // Of routers: a route must not depend on how weights are stored and activations rounded.
+    using exact_products = simd_detail::products<Arch, f32, f32, 1>;
     static constexpr std::size_t lane_count = width<Arch>;
 
     // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line.

@@ -17,11 +17,11 @@ namespace simd_detail {
 //
 // A panel is `Registers` registers wide: `spread` registers of adjacent outputs of each weight. Panels
 // are kept in groups, a group being what one task computes; within it the order is depth block,
-// panel, block of the format (see unit.hpp), so that a task reads memory from front to back.
+// panel, block of the format (see panel_product.hpp), so that a task reads memory from front to back.
 // Outputs beyond the last are packed as zeros. With Count = 0 there is nothing to multiply and only
 // the division of the outputs into groups is left.
 // Precondition: `inputs` is a multiple of the format's block.
-template <class Arch, format_policy Format, std::size_t Count>
+template <class Arch, format_policy Format, activation_format Activations, std::size_t Count>
 class packed_weights {
 public:
     static constexpr std::size_t spread = Count < 2 ? 2 : 1;
@@ -29,14 +29,16 @@ public:
     static constexpr std::size_t panel_outputs = spread * width<Arch>;
     static constexpr std::size_t panel_numbers = registers * width<Arch>;  // for one input
 
-    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t group_panels, dtype type)
+    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t group_panels,
+                   const number_formats& formats)
         : outputs_(outputs),
           inputs_(inputs),
           group_panels_(group_panels),
           panels_((outputs + panel_outputs - 1) / panel_outputs) {
         if constexpr (Count > 0) {
-            kernels_ = &kernels_for<Arch, Format, registers>(type);
-            buffer_ = aligned_buffer(kernels_->bytes(panels_ * inputs * panel_numbers));
+            kernels_ = &kernels_for<Arch, Format, Activations, registers>(formats);
+            packed_inputs_ = (inputs + kernels_->step - 1) / kernels_->step * kernels_->step;
+            buffer_ = aligned_buffer(kernels_->bytes(panels_ * packed_inputs_ * panel_numbers));
         }
     }
 
@@ -44,14 +46,17 @@ public:
     void pack(std::size_t which, const tensor_view& weight) noexcept {
         for (std::size_t p = 0; p < panels_; ++p)
             for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block)
-                kernels_->pack({weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0,
-                                std::min(depth_block, inputs_ - k0)},
+                kernels_->pack({weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0, depth(k0)},
                                which * panel_outputs, buffer_.data() + offset(p, k0));
     }
 
     [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }
     [[nodiscard]] std::size_t outputs() const noexcept { return outputs_; }
     [[nodiscard]] std::size_t inputs() const noexcept { return inputs_; }
+    // Inputs of the block that begins at k0, as packed.
+    [[nodiscard]] std::size_t depth(std::size_t k0) const noexcept {
+        return std::min(depth_block, packed_inputs_ - k0);
+    }
     [[nodiscard]] std::size_t group_panels() const noexcept { return group_panels_; }
     [[nodiscard]] std::size_t groups() const noexcept {
         return (panels_ + group_panels_ - 1) / group_panels_;
@@ -68,14 +73,14 @@ public:
 private:
     [[nodiscard]] std::size_t offset(std::size_t p, std::size_t k0) const noexcept {
         const std::size_t group = p / group_panels_;
-        const std::size_t depth = std::min(depth_block, inputs_ - k0);
-        return kernels_->bytes(
-            (group * group_panels_ * inputs_ + panels_in(group) * k0 + (p % group_panels_) * depth) *
-            panel_numbers);
+        return kernels_->bytes((group * group_panels_ * packed_inputs_ + panels_in(group) * k0 +
+                                (p % group_panels_) * depth(k0)) *
+                               panel_numbers);
     }
 
     std::size_t outputs_;
     std::size_t inputs_;
+    std::size_t packed_inputs_ = 0;
     std::size_t group_panels_;
     std::size_t panels_;
     const panel_kernels* kernels_ = nullptr;

@@ -1,14 +1,15 @@
-// What is done with panels of weights of one number format: packing, widening, multiplying.
+// What is done with panels of weights of one number format: packing, unpacking, multiplying.
 #pragma once
 
-#include <tiffin/backend/simd/tile.hpp>
+#include <tiffin/backend/simd/panel_product.hpp>
+#include <tiffin/format/paired.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 TIFFIN_BEGIN
 
@@ -22,18 +23,16 @@ struct weight_part {
     std::size_t k0, depth;
 };
 
-// Puts a part into a panel's block from column `column` on. Outputs beyond the last are zeros.
-template <class Arch, codec Format, std::size_t Registers>
+// Puts a part into a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
+template <class Product, codec Format>
 void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     using storage = typename Format::storage;
-    constexpr std::size_t unit_bytes = Registers * width<Arch> * sizeof(storage);
     std::array<float, Format::block> numbers{};
     for (std::size_t j = 0; j < part.columns; ++j) {
         const std::size_t row = (part.first + j) * part.inputs + part.k0;
-        std::byte* at = to;
-        for (std::size_t k = 0; k < part.depth; k += Format::block, at += unit_bytes) {
+        for (std::size_t k = 0; k < part.depth; k += Format::block) {
             storage block{};
-            if (part.first + j >= part.outputs) {
+            if (part.first + j >= part.outputs || part.k0 + k >= part.inputs) {
                 Format::encode(numbers.data(), block);
             } else if (is_stored_as<Format>(part.weight.type)) {
                 std::memcpy(&block,
@@ -46,17 +45,23 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
                 Format::encode(numbers.data(), block);
                 numbers = {};
             }
-            unit<Arch, Format, Registers>::put(block, column + j, at);
+            Product::put(block, k, column + j, to);
         }
     }
 }
 
 struct panel_kernels {
-    std::size_t block;        // inputs stored together
-    std::size_t block_bytes;  // of one output
-    std::size_t unpack_from;  // tiles from which on a block of weights is widened once for all of them
-    const tile_function* tiles;
-    void (*unpack)(const std::byte*, std::size_t, float*) noexcept;
+    std::size_t block;           // inputs stored together
+    std::size_t block_bytes;     // of one output
+    std::size_t step;            // inputs are packed in multiples of this
+    std::size_t row_bytes;       // of a token's depth block of activations
+    std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
+    const tile_function* tiles;  // of n tokens: tiles[n - 1]
+    const tile_function* unpacked_tiles;
+    std::size_t few;                  // up to this many tokens two panels are taken at once
+    const tile_function* two_panels;  // of n tokens: two_panels[n - 1]
+    void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
+    void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
     void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
 
     [[nodiscard]] std::size_t bytes(std::size_t numbers) const noexcept {
@@ -64,22 +69,63 @@ struct panel_kernels {
     }
 };
 
-// Widening costs a pass over the block in the cache; not widening costs its instructions again each tile.
-template <class Arch, codec Format, std::size_t Registers>
-inline constexpr panel_kernels kernels_of{Format::block,
-                                          sizeof(typename Format::storage),
-                                          std::same_as<Format, f32> ? ~std::size_t{0} : 3,
-                                          tiles<Arch, Format, Registers>.data(),
-                                          &unpack<Arch, Format, Registers>,
-                                          &pack<Arch, Format, Registers>};
+// The tiles of 1, 2, ... tokens.
+template <class Product, std::size_t... T>
+inline constexpr std::array<tile_function, sizeof...(T)> tiles{Product::template tile<T + 1>...};
+template <class Product, std::size_t... T>
+inline constexpr std::array<tile_function, sizeof...(T)> two_panels{Product::template two_panels<T + 1>...};
+template <class Product, std::size_t... T>
+inline constexpr std::array<tile_function, sizeof...(T)> unpacked_tiles{
+    Product::template unpacked_tile<T + 1>...};
 
-// The kernels of a format, or those that `type` names where it is any_format.
-template <class Arch, format_policy Format, std::size_t Registers>
-const panel_kernels& kernels_for([[maybe_unused]] dtype type) noexcept {
-    if constexpr (codec<Format>)
-        return kernels_of<Arch, Format, Registers>;
+// Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
+template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequence<T...>) {
+    using product = panel_product<Arch, Weights, Activations, Registers>;
+    panel_kernels made{.block = Weights::block,
+                       .block_bytes = sizeof(typename Weights::storage),
+                       .step = product::step,
+                       .row_bytes = product::row_bytes,
+                       .unpack_from = ~std::size_t{0},
+                       .tiles = tiles<product, T...>.data(),
+                       .unpacked_tiles = nullptr,
+                       .few = 0,
+                       .two_panels = nullptr,
+                       .round = nullptr,
+                       .unpack = nullptr,
+                       .pack = &pack<product, Weights>};
+    if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
+    if constexpr (requires { product::template two_panels<1>; })
+        [&]<std::size_t... Few>(std::index_sequence<Few...>) {
+            made.few = sizeof...(Few);
+            made.two_panels = two_panels<product, Few...>.data();
+        }
+    (std::make_index_sequence<2>{});
+    if constexpr (product::unpacks) {
+        made.unpack_from = 3;
+        made.unpack = &product::unpack;
+        made.unpacked_tiles = unpacked_tiles<product, T...>.data();
+    }
+    return made;
+}
+(std::make_index_sequence<tile_tokens<Arch, Registers>>{});
+
+// The kernels of formats, or those that `formats` names where they are known at run time only.
+template <class Arch, format_policy Weights, activation_format Activations, std::size_t Registers>
+const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
+    const auto of = [&](auto weights) -> const panel_kernels& {
+        using format = decltype(weights);
+        if constexpr (codec<Activations>)
+            return kernels_of<Arch, format, Activations, Registers>;
+        else if (formats.activations.type == dtype::f32)
+            return kernels_of<Arch, format, f32, Registers>;
+        else
+            return kernels_of<Arch, format, decltype(pair_of<Arch, format>()), Registers>;
+    };
+    if constexpr (codec<Weights>)
+        return of(Weights{});
     else
-        return *with_format(type, [](auto format) { return &kernels_of<Arch, decltype(format), Registers>; });
+        return with_format(formats.weights.type, of);
 }
 
 }  // namespace simd_detail

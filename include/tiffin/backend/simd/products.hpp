@@ -31,14 +31,13 @@ inline constexpr std::size_t blocked_size(std::size_t tokens, std::size_t featur
 
 // Count weights (outputs, inputs) times the same activations; with Count = 0 only the division of the
 // outputs among tasks is left.
-template <class Arch, format_policy Weights, std::size_t Count>
+template <class Arch, format_policy Weights, activation_format Activations, std::size_t Count>
 class products {
-    using packed = packed_weights<Arch, Weights, Count>;
+    using packed = packed_weights<Arch, Weights, Activations, Count>;
 
 public:
-    // type: of the stored weights, where Weights is any_format.
-    products(std::size_t outputs, std::size_t inputs, dtype type)
-        : weights_(outputs, inputs, group_size(outputs), type) {}
+    products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
+        : weights_(outputs, inputs, group_size(outputs), formats) {}
     void pack(std::size_t which, const tensor_view& weight) noexcept { weights_.pack(which, weight); }
 
     // Sums of one token and one register of outputs: at(token, feature) of weight 0, step() on of the next.
@@ -56,13 +55,15 @@ public:
 
     // Floats for the sums of as many tasks as `most_workers` allows.
     [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t most_workers) const noexcept {
-        return workers(most_workers) * numbers_a_worker(tokens);
+        return rounded_numbers(tokens) + workers(most_workers) * numbers_a_worker(tokens);
     }
 
     // Calls finish(first token, tokens, first output, outputs, sums) for every part of the result.
     template <class Finish>
     void run(const activations& in, float* scratch, std::size_t most_workers, const executor_ref& execute,
              const Finish& finish) const {
+        const std::byte* const rows = round(in, scratch, most_workers, execute);
+        scratch += rounded_numbers(in.tokens);
         std::atomic<std::size_t> next{0};
         const auto work = [&](std::size_t worker) noexcept {
             float* const mine = scratch + worker * numbers_a_worker(in.tokens);
@@ -70,7 +71,7 @@ public:
             std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
             while (group < weights_.groups()) {
                 const std::size_t following = next.fetch_add(1, std::memory_order_relaxed);
-                run_group(group, following, in, mine, finish);
+                run_group(group, following, rows, in.tokens, mine, finish);
                 group = following;
             }
         };
@@ -79,7 +80,7 @@ public:
 
 private:
     // Tokens that share one pass over a group: their inputs and accumulators fit the second-level cache.
-    static constexpr std::size_t token_block = 192;
+    static constexpr std::size_t token_block = 96;
     // Tokens of a full tile.
     static constexpr std::size_t tile = Count > 0 ? tile_tokens<Arch, packed::registers + (Count == 0)> : 1;
     static_assert(token_block % tile == 0);
@@ -98,46 +99,77 @@ private:
     [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
         return sum_numbers(tokens) + (std::same_as<Weights, f32> ? 0 : depth_block * packed::panel_numbers);
     }
+    // Activations as the tiles want them, in floats.
+    [[nodiscard]] std::size_t rounded_numbers(std::size_t tokens) const noexcept {
+        if constexpr (Count > 0)
+            if (weights_.kernels().round != nullptr)
+                return (weights_.inputs() + depth_block - 1) / depth_block * tokens *
+                       weights_.kernels().row_bytes / sizeof(float);
+        return 0;
+    }
+    // Rounds the activations once, if they are to be: a token is a task. One is done at once, as the
+    // hand-over would take longer.
+    const std::byte* round(const activations& in, float* to, std::size_t most_workers,
+                           const executor_ref& execute) const {
+        if (rounded_numbers(1) == 0) return reinterpret_cast<const std::byte*>(in.data);
+        auto* const rows = reinterpret_cast<std::byte*>(to);
+        const panel_kernels& kernels = weights_.kernels();
+        const std::size_t tasks = std::min(in.tokens, most_workers);
+        const auto work = [&](std::size_t task) noexcept {
+            for (std::size_t t = in.tokens * task / tasks; t < in.tokens * (task + 1) / tasks; ++t)
+                for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block)
+                    kernels.round(in.row(k0, t), std::min(depth_block, weights_.inputs() - k0),
+                                  rows + (k0 / depth_block * in.tokens + t) * kernels.row_bytes);
+        };
+        execute(tasks, task_ref(work));
+        return rows;
+    }
     [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept {
         return std::min(tokens, token_block) * weights_.group_panels() * packed::panel_numbers;
     }
 
     template <class Finish>
-    void run_group(std::size_t group, std::size_t following, const activations& in, float* acc,
-                   const Finish& finish) const noexcept {
+    void run_group(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
+                   float* acc, const Finish& finish) const noexcept {
         const std::size_t first_output = group * weights_.group_panels() * packed::panel_outputs;
         const std::size_t outputs =
             std::min(weights_.panels_in(group) * packed::panel_outputs, weights_.outputs() - first_output);
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
-        const std::size_t tile_count = (in.tokens + tile - 1) / tile;
-        const std::size_t blocks = (in.tokens + token_block - 1) / token_block;
+        const std::size_t tile_count = (tokens + tile - 1) / tile;
+        const std::size_t blocks = (tokens + token_block - 1) / token_block;
         for (std::size_t b = 0; b < blocks; ++b) {
             const std::size_t first = tile_count * b / blocks * tile;
-            const std::size_t count = std::min(tile_count * (b + 1) / blocks * tile, in.tokens) - first;
+            const std::size_t count = std::min(tile_count * (b + 1) / blocks * tile, tokens) - first;
             if constexpr (Count > 0)
-                multiply(group, b + 1 < blocks ? group : following, in, first, count, acc);
+                multiply(group, b + 1 < blocks ? group : following, rows, tokens, first, count, acc);
             finish(first, count, first_output, outputs, sums{acc, count});
         }
     }
 
     // acc[panel][token][register] = products of the group's panels with tokens [first, first + count).
-    void multiply(std::size_t group, std::size_t following, const activations& in, std::size_t first,
-                  std::size_t count, float* acc) const noexcept {
+    void multiply(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
+                  std::size_t first, std::size_t count, float* acc) const noexcept {
         const panel_kernels& kernels = weights_.kernels();
         const std::size_t tile_count = (count + tile - 1) / tile;
         const std::size_t first_panel = group * weights_.group_panels();
         const std::size_t panels = weights_.panels_in(group);
         const bool unpacked = tile_count >= kernels.unpack_from;
-        float* const wide = acc + sum_numbers(in.tokens);
-        const tile_function* const tile_of =
-            unpacked ? tiles<Arch, f32, packed::registers>.data() : kernels.tiles;
+        auto* const wide = reinterpret_cast<std::byte*>(acc + sum_numbers(tokens));
+        const tile_function* const tile_of = unpacked ? kernels.unpacked_tiles : kernels.tiles;
         for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
-            const std::size_t depth = std::min(depth_block, weights_.inputs() - k0);
+            const std::size_t depth = weights_.depth(k0);
             const std::size_t bytes = kernels.bytes(depth * packed::panel_numbers);
             const std::size_t steps = std::max<std::size_t>(depth / ask_every, 1) * tile_count;
             const std::size_t lines = (bytes / 64 + steps - 1) / steps;
             for (std::size_t p = 0; p < panels; ++p) {
                 const std::byte* w = weights_.block(first_panel + p, k0);
+                if (count <= kernels.few && p + 1 < panels) {
+                    kernels.two_panels[count - 1](
+                        rows + (k0 / depth_block * tokens + first) * kernels.row_bytes, depth, w,
+                        acc + p * count * packed::panel_numbers, k0 == 0, {});
+                    ++p;
+                    continue;
+                }
                 const std::byte* soon = w + bytes;
                 if (p + 1 == panels && k0 + depth == weights_.inputs())
                     soon = following < weights_.groups()
@@ -145,13 +177,14 @@ private:
                                : nullptr;
                 if (unpacked) {
                     kernels.unpack(w, depth, wide);
-                    w = reinterpret_cast<const std::byte*>(wide);
+                    w = wide;
                 }
                 for (std::size_t i = 0, done = 0; i < tile_count; ++i) {
                     const std::size_t until = count * (i + 1) / tile_count;
                     const std::size_t skip = i * (depth / ask_every) * lines * 64;
                     const bool fetch = soon != nullptr && skip + 64 <= bytes && count > streamed_tokens;
-                    tile_of[until - done - 1](in.row(k0, first + done), depth, w,
+                    const std::size_t row = k0 / depth_block * tokens + first + done;
+                    tile_of[until - done - 1](rows + row * kernels.row_bytes, depth, w,
                                               acc + (p * count + done) * packed::panel_numbers, k0 == 0,
                                               fetch ? ahead{soon + skip, lines} : ahead{});
                     done = until;

@@ -8,24 +8,52 @@ TIFFIN_BEGIN
 
 // Weights packed once into panels, two fused passes: the hidden values, then the output.
 //
-// Numerics: f32 sums, one accumulator an output, k ascending, fused multiply-add where the machine
-//   has it. A token's output is the same to the bit whatever its batch, the number of threads and
-//   the pieces a call runs in; it differs between instruction sets.
+// Weights, Tables: the number formats that packed weights and tables are kept in: f32, bf16, f16, q8_0, q4_0,
+// a
+//   codec of your own, or any_format. Routers, the outer half of a low-rank bank, norms, biases and scales
+//   stay f32.
+// Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
+// f32
+//   for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0 and q4_0, bf16 beside bf16
+//   where the machine multiplies bf16. Routers read them as they were.
+// Numerics: f32 sums, one accumulator an output, k ascending, fused multiply-add where the machine has it.
+// Stored
+//   numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the widened
+//   weights, to the bit. Integers are summed exactly within a block of 32. A token's output is the same to
+//   the bit whatever its batch, the number of threads and the pieces a call runs in; it differs between
+//   instruction sets.
 // Cost: reads each packed weight once a call of up to a few hundred tokens, and the rows of the call's
-//   own tokens; two hand-overs to the executor, three with a norm or more than one token.
-// Weights, Tables: the number formats that packed weights and tables are kept in: f32, bf16, f16, q8_0,
-//   q4_0, a codec of your own, or any_format. Stored numbers are widened exactly and computed with in f32:
-//   a layer gives what `simd<>` gives with the widened weights, to the bit. Routers, the outer half of a
-//   low-rank bank, norms, biases and scales stay f32.
-template <format_policy Weights = f32, format_policy Tables = f32, class Arch = xsimd::default_arch>
+//   own tokens; two hand-overs to the executor, three with a norm or more than one token, two more where
+//   more than one token's activations are rounded.
+template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
+          class Arch = xsimd::default_arch>
 struct simd {
     template <block_policy Block>
-    using engine = fused_detail::engine_of<simd_detail::machine<Weights, Tables, Arch>, Block>;
+    using engine = fused_detail::engine_of<simd_detail::machine<Weights, Tables, Activations, Arch>, Block>;
 
-    Weights weights;  // tell the formats where they are any_format
-    Tables tables;
+    Weights weights{};  // tell the formats where they are any_format
+    Tables tables{};
+    Activations activations{};
 
-    [[nodiscard]] constexpr number_formats formats() const { return {describe(weights), describe(tables)}; }
+    [[nodiscard]] constexpr number_formats formats() const {
+        return {describe(weights), describe(tables), describe_activations()};
+    }
+
+private:
+    [[nodiscard]] constexpr number_format describe_activations() const {
+        if constexpr (codec<Activations>) {
+            return describe(activations);
+        } else {
+            const auto beside = [&](auto format) {
+                return activations.rounds ? describe(simd_detail::pair_of<Arch, decltype(format)>())
+                                          : number_format{};
+            };
+            if constexpr (codec<Weights>)
+                return beside(weights);
+            else
+                return with_format(weights.type, beside);
+        }
+    }
 };
 
 TIFFIN_END

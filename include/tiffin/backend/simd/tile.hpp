@@ -3,9 +3,7 @@
 
 #include <tiffin/backend/simd/unit.hpp>
 
-#include <array>
 #include <cstddef>
-#include <utility>
 
 TIFFIN_BEGIN
 
@@ -40,29 +38,38 @@ struct ahead {
 };
 
 // acc[token][register] (+)= sum over k of x[token][k] w[k][register].
-// Shapes: x holds the rows of a depth block, depth_block apart; w is one packed block (depth,
+// Shapes: `rows` holds x of a depth block, depth_block floats a token; w is one packed block (depth,
 //   Registers); acc (Tokens, Registers) registers in memory, read first unless `fresh`.
 // Numerics: one fused multiply-add a term, k ascending, one accumulator an output; weights are widened
 //   exactly. Neither the tile's size nor the passage of the accumulators through memory changes a bit.
 template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens>
-void multiply_tile(const float* x, std::size_t depth, const std::byte* w, float* acc, bool fresh,
+void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w, float* acc, bool fresh,
                    ahead next) noexcept {
+    const auto* x = reinterpret_cast<const float*>(rows);
     using reg = lanes<Arch>;
     using stored = unit<Arch, Format, Registers>;
     constexpr std::size_t lane_count = width<Arch>;
     constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
     reg sums[Tokens][Registers];
+#pragma GCC unroll 24
     for (std::size_t t = 0; t < Tokens; ++t)
+#pragma GCC unroll 24
         for (std::size_t r = 0; r < Registers; ++r)
             sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
     const auto ask = [&]() __attribute__((always_inline)) {
         for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
     };
-    const auto step = [&](const reg(&weight)[Registers]) __attribute__((always_inline)) {
+    const auto step = [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
+#pragma GCC unroll 24
+        for (std::size_t r = 0; r < Registers; ++r) pin(weight[r].data);
+#pragma GCC unroll 24
         for (std::size_t t = 0; t < Tokens; ++t) {
             const reg input(x[t * depth_block]);
-            for (std::size_t r = 0; r < Registers; ++r)
+#pragma GCC unroll 24
+            for (std::size_t r = 0; r < Registers; ++r) {
                 sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
+                pin(sums[t][r].data);
+            }
         }
         ++x;
     };
@@ -70,6 +77,7 @@ void multiply_tile(const float* x, std::size_t depth, const std::byte* w, float*
     if constexpr (Format::block == 1) {
         for (; k + ask_every <= depth; k += ask_every) {
             ask();
+#pragma GCC unroll 4
             for (std::size_t u = 0; u < ask_every; ++u, w += unit_bytes) stored::each(w, step);
         }
         for (; k < depth; ++k, w += unit_bytes) stored::each(w, step);
@@ -77,38 +85,76 @@ void multiply_tile(const float* x, std::size_t depth, const std::byte* w, float*
         for (; k < depth; k += Format::block, w += unit_bytes) {
             std::size_t inside = 0;
             stored::each(
-                w, [&](const reg(&weight)[Registers]) __attribute__((always_inline)) {
+                w, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
                     if (inside++ % ask_every == 0) ask();
                     step(weight);
                 });
         }
     }
+#pragma GCC unroll 24
     for (std::size_t t = 0; t < Tokens; ++t)
+#pragma GCC unroll 24
         for (std::size_t r = 0; r < Registers; ++r)
             sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
 }
 
+// Two panels next to each other, of a format without blocks, at once: with a few tokens a tile has too few
+// sums to keep the multipliers busy, and waits longer for them than the memory takes for weights of 2 bytes.
+// Sums are those of multiply_tile, to the bit; acc holds the first panel's, then the second's. Asks for
+// nothing.
+template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens>
+    requires(Format::block == 1)
+void multiply_two_panels(const std::byte* rows, std::size_t depth, const std::byte* w, float* acc, bool fresh,
+                         ahead) noexcept {
+    using reg = lanes<Arch>;
+    using stored = unit<Arch, Format, Registers>;
+    constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
+    const auto* x = reinterpret_cast<const float*>(rows);
+    reg sums[2][Tokens][Registers];
+    const auto for_sums = [&](const auto& visit) __attribute__((always_inline)) {
+        float* at = acc;
+#pragma GCC unroll 2
+        for (std::size_t p = 0; p < 2; ++p)
+#pragma GCC unroll 24
+            for (std::size_t t = 0; t < Tokens; ++t)
+#pragma GCC unroll 24
+                for (std::size_t r = 0; r < Registers; ++r, at += width<Arch>) visit(sums[p][t][r], at);
+    };
+    for_sums([&](reg & sum, float* at)
+                 __attribute__((always_inline)) { sum = fresh ? reg(0.0f) : reg::load_aligned(at); });
+    for (std::size_t k = 0; k < depth; ++k, ++x, w += unit_bytes)
+#pragma GCC unroll 2
+        for (std::size_t p = 0; p < 2; ++p)
+            stored::each(
+                w + p * depth * unit_bytes, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
+#pragma GCC unroll 24
+                    for (std::size_t t = 0; t < Tokens; ++t)
+#pragma GCC unroll 24
+                        for (std::size_t r = 0; r < Registers; ++r) {
+                            sums[p][t][r] =
+                                multiply_add<Arch>(reg(x[t * depth_block]), weight[r], sums[p][t][r]);
+                            pin(sums[p][t][r].data);
+                        }
+                });
+    for_sums([](const reg& sum, float* at) __attribute__((always_inline)) { sum.store_aligned(at); });
+}
+
 // A packed block (depth, Registers) widened to f32.
 template <class Arch, codec Format, std::size_t Registers>
-void unpack(const std::byte* from, std::size_t depth, float* to) noexcept {
+void unpack(const std::byte* from, std::size_t depth, std::byte* to_bytes) noexcept {
     using stored = unit<Arch, Format, Registers>;
+    auto* to = reinterpret_cast<float*>(to_bytes);
     for (std::size_t k = 0; k < depth; k += Format::block) {
         stored::each(
             from, [&](const lanes<Arch>(&weight)[Registers]) __attribute__((always_inline)) {
+#pragma GCC unroll 24
                 for (std::size_t r = 0; r < Registers; ++r, to += width<Arch>) weight[r].store_aligned(to);
             });
         from += stored::numbers * sizeof(typename Format::storage);
     }
 }
 
-using tile_function = void (*)(const float*, std::size_t, const std::byte*, float*, bool, ahead) noexcept;
-
-// The tile of n tokens is tiles<...>[n - 1].
-template <class Arch, codec Format, std::size_t Registers>
-inline constexpr auto tiles = []<std::size_t... T>(std::index_sequence<T...>) {
-    return std::array<tile_function, sizeof...(T)>{&multiply_tile<Arch, Format, Registers, T + 1>...};
-}
-(std::make_index_sequence<tile_tokens<Arch, Registers>>{});
+using tile_function = void (*)(const std::byte*, std::size_t, const std::byte*, float*, bool, ahead) noexcept;
 
 }  // namespace simd_detail
 
