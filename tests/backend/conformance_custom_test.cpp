@@ -127,12 +127,12 @@ TEST_CASE("conformance: narrower registers") {
     tiffin_test::composition what = compose<block>("narrower registers");
     what.contenders.clear();
 #if XSIMD_WITH_SSE2
-    what.contenders.push_back(
-        tiffin_test::make_contender<order::as_written>("sse2", block{}, simd<f32, f32, paired, xsimd::sse2>{}));
+    what.contenders.push_back(tiffin_test::make_contender<order::as_written>(
+        "sse2", block{}, simd<f32, f32, paired, xsimd::sse2>{}));
 #endif
 #if XSIMD_WITH_AVX2
-    what.contenders.push_back(
-        tiffin_test::make_contender<order::as_written>("avx2", block{}, simd<f32, f32, paired, xsimd::avx2>{}));
+    what.contenders.push_back(tiffin_test::make_contender<order::as_written>(
+        "avx2", block{}, simd<f32, f32, paired, xsimd::avx2>{}));
 #endif
     if (what.contenders.empty())
         MESSAGE("not tested: this machine has no narrower registers");

@@ -147,7 +147,8 @@ TEST_CASE("formats: mixtures") {
 TEST_CASE("formats: chosen by type, the test's own among them") {
     constexpr block_shape sizes{.d_model = 64, .d_ff = 96, .vocab = vocab};
     const three_forms forms(stem{}, sizes, dtype::bf16, dtype::q8_0);
-    CHECK(run<stem>(forms.plain, simd<bf16, q8_0, f32>{}, 20, 64) == run<stem>(forms.widened, simd<>{}, 20, 64));
+    CHECK(run<stem>(forms.plain, simd<bf16, q8_0, f32>{}, 20, 64) ==
+          run<stem>(forms.widened, simd<>{}, 20, 64));
 
     std::list<rounded> memory;
     weights widened;

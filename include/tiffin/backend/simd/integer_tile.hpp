@@ -153,9 +153,8 @@ struct unpacked_integer_panel {
 
 // acc[token][register] (+)= sum over blocks of d_w (d_x sum of q_x q_w).
 // Shapes: as multiply_tile's; x holds integer_rows.
-// Numerics: a block's sum of whole numbers is exact; it is rounded once when it is scaled by d_x, and once
-// when
-//   it is scaled by d_w and added. Blocks ascend, one accumulator an output.
+// Numerics: a block's sum of whole numbers is exact; it is rounded once as it is scaled by d_x, and once
+//   as it is scaled by d_w and added. Blocks ascend, one accumulator an output.
 template <class Panel, std::size_t Registers, std::size_t Tokens>
 void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, float* acc, bool fresh,
                            ahead next) noexcept {

@@ -95,7 +95,7 @@ private:
     [[nodiscard]] std::size_t workers(std::size_t most) const noexcept {
         return std::min(most, weights_.groups());
     }
-    // Sums, then a block of weights widened.
+    // Sums, then a block of weights unpacked.
     [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
         return sum_numbers(tokens) + (std::same_as<Weights, f32> ? 0 : depth_block * packed::panel_numbers);
     }
@@ -107,8 +107,8 @@ private:
                        weights_.kernels().row_bytes / sizeof(float);
         return 0;
     }
-    // Rounds the activations once, if they are to be: a token is a task. One is done at once, as the
-    // hand-over would take longer.
+    // Rounds the activations once, if they are to be; a single token's without a hand-over, which would take
+    // longer.
     const std::byte* round(const activations& in, float* to, std::size_t most_workers,
                            const executor_ref& execute) const {
         if (rounded_numbers(1) == 0) return reinterpret_cast<const std::byte*>(in.data);

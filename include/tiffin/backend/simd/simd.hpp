@@ -56,4 +56,8 @@ private:
     }
 };
 
+// As small as a layer gets: weights of 4 bits; tables of 8, as a row goes into the hidden values as it is,
+// where the errors of weights are averaged over a sum.
+using simd_small = simd<q4_0, q8_0>;
+
 TIFFIN_END
