@@ -73,34 +73,32 @@ void multiply_bf16_tile(const std::byte* x, std::size_t depth, const std::byte* 
     using reg = lanes<Arch>;
     constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);
     reg sums[Tokens][Registers];
-#pragma GCC unroll 24
-    for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-        for (std::size_t r = 0; r < Registers; ++r)
-            sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * width<Arch>);
+    TIFFIN_UNROLL(24)
+    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * width<Arch>);
     for (std::size_t k = 0; k < depth; k += 2, x += 4) {
         if (k % ask_every == 0)
             for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
         reg weights[Registers];
-#pragma GCC unroll 24
+        TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r, w += sizeof(reg))
             weights[r] = reg::load_aligned(reinterpret_cast<const float*>(w));
-#pragma GCC unroll 24
+        TIFFIN_UNROLL(24)
         for (std::size_t t = 0; t < Tokens; ++t) {
             float pair;
             std::memcpy(&pair, x + t * row_bytes, sizeof pair);
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) {
                 sums[t][r] = add_pairs<Arch>(sums[t][r], reg(pair), weights[r]);
                 pin(sums[t][r].data);
             }
         }
     }
-#pragma GCC unroll 24
-    for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-        for (std::size_t r = 0; r < Registers; ++r)
-            sums[t][r].store_aligned(acc + (t * Registers + r) * width<Arch>);
+    TIFFIN_UNROLL(24)
+    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[t][r].store_aligned(acc + (t * Registers + r) * width<Arch>);
 }
 
 }  // namespace simd_detail

@@ -91,10 +91,10 @@ struct integer_panel {
     [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
         from += numbers * scale_bytes;
         const auto half = [&]<int Half>(std::integral_constant<int, Half>) __attribute__((always_inline)) {
-#pragma GCC unroll 32
+            TIFFIN_UNROLL(32)
             for (std::size_t g = 0; g < groups; ++g) {
                 typename dot::weights weights[Registers];
-#pragma GCC unroll 24
+                TIFFIN_UNROLL(24)
                 for (std::size_t r = 0; r < Registers; ++r)
                     weights[r] = dot::template load<Half>(from + (g * numbers + r * width<Arch>)*dot::group);
                 visit(weights);
@@ -124,12 +124,12 @@ struct unpacked_integer_panel {
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         auto* at = reinterpret_cast<block*>(to);
         for (std::size_t k = 0; k < depth; k += Weights::block, from += packed::unit_bytes, ++at) {
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) at->scales[r] = packed::scale(from, r);
             group* next = at->weights;
             packed::each(
                 from, [&](const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
-#pragma GCC unroll 24
+                    TIFFIN_UNROLL(24)
                     for (std::size_t r = 0; r < Registers; ++r) (*next)[r] = weights[r];
                     ++next;
                 });
@@ -138,10 +138,10 @@ struct unpacked_integer_panel {
     template <class Visit>
     [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
         const group* const all = reinterpret_cast<const block*>(from)->weights;
-#pragma GCC unroll 32
+        TIFFIN_UNROLL(32)
         for (std::size_t g = 0; g < packed::halves * packed::groups; ++g) {
             typename dot::weights weights[Registers];
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) weights[r] = all[g][r];
             visit(weights);
         }
@@ -169,25 +169,23 @@ void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byt
                 if (k % ask_every == 0)
                     for (std::size_t i = 0; i < next.lines; ++i, next.from += 64)
                         __builtin_prefetch(next.from, 0, 2);
-#pragma GCC unroll 24
-                for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-                    for (std::size_t r = 0; r < Registers; ++r)
-                        dot::add(sums[t][r], weights[r], rows[t].values + k);
+                TIFFIN_UNROLL(24)
+                for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+                for (std::size_t r = 0; r < Registers; ++r)
+                    dot::add(sums[t][r], weights[r], rows[t].values + k);
                 k += dot::group;
             });
-#pragma GCC unroll 24
-        for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-            for (std::size_t r = 0; r < Registers; ++r) {
-                float* const at = acc + (t * Registers + r) * reg::size;
-                const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(at);
-                const reg sum = dot::bias == 0 ? reg(dot::total(sums[t][r])) * reg(rows[t].scales[b])
-                                               : multiply_add<typename reg::arch_type>(
-                                                     reg(dot::total(sums[t][r])), reg(rows[t].scales[b]),
-                                                     reg(rows[t].shifts[b]));
-                multiply_add<typename reg::arch_type>(Panel::scale(w, r), sum, before).store_aligned(at);
-            }
+        TIFFIN_UNROLL(24)
+        for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+        for (std::size_t r = 0; r < Registers; ++r) {
+            float* const at = acc + (t * Registers + r) * reg::size;
+            const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(at);
+            const reg sum = dot::bias == 0 ? reg(dot::total(sums[t][r])) * reg(rows[t].scales[b])
+                                           : multiply_add<typename reg::arch_type>(
+                                                 reg(dot::total(sums[t][r])), reg(rows[t].scales[b]),
+                                                 reg(rows[t].shifts[b]));
+            multiply_add<typename reg::arch_type>(Panel::scale(w, r), sum, before).store_aligned(at);
+        }
     }
 }
 

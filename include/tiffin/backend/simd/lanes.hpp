@@ -13,6 +13,18 @@
 #include <type_traits>
 #include <utility>
 
+// Before a loop over the registers of a tile, which have names only once it is unrolled: g++ does not do so
+// at -O2 by itself. Instrumented code would take minutes to compile, and is slow anyway.
+#if defined(__has_feature)
+#    if __has_feature(address_sanitizer)
+#        define TIFFIN_UNROLL(count)
+#    endif
+#endif
+#if !defined(TIFFIN_UNROLL)
+#    define TIFFIN_PRAGMA(text) _Pragma(#    text)
+#    define TIFFIN_UNROLL(count) TIFFIN_PRAGMA(GCC unroll count)
+#endif
+
 TIFFIN_BEGIN
 
 namespace simd_detail {

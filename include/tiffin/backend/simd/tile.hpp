@@ -51,21 +51,20 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     constexpr std::size_t lane_count = width<Arch>;
     constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
     reg sums[Tokens][Registers];
-#pragma GCC unroll 24
-    for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-        for (std::size_t r = 0; r < Registers; ++r)
-            sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
+    TIFFIN_UNROLL(24)
+    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
     const auto ask = [&]() __attribute__((always_inline)) {
         for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
     };
     const auto step = [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-#pragma GCC unroll 24
+        TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r) pin(weight[r].data);
-#pragma GCC unroll 24
+        TIFFIN_UNROLL(24)
         for (std::size_t t = 0; t < Tokens; ++t) {
             const reg input(x[t * depth_block]);
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) {
                 sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
                 pin(sums[t][r].data);
@@ -77,7 +76,7 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     if constexpr (Format::block == 1) {
         for (; k + ask_every <= depth; k += ask_every) {
             ask();
-#pragma GCC unroll 4
+            TIFFIN_UNROLL(4)
             for (std::size_t u = 0; u < ask_every; ++u, w += unit_bytes) stored::each(w, step);
         }
         for (; k < depth; ++k, w += unit_bytes) stored::each(w, step);
@@ -91,11 +90,10 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
                 });
         }
     }
-#pragma GCC unroll 24
-    for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-        for (std::size_t r = 0; r < Registers; ++r)
-            sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
+    TIFFIN_UNROLL(24)
+    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
 }
 
 // Two panels next to each other, of a format without blocks, at once: with a few tokens a tile has too few
@@ -113,29 +111,24 @@ void multiply_two_panels(const std::byte* rows, std::size_t depth, const std::by
     reg sums[2][Tokens][Registers];
     const auto for_sums = [&](const auto& visit) __attribute__((always_inline)) {
         float* at = acc;
-#pragma GCC unroll 2
-        for (std::size_t p = 0; p < 2; ++p)
-#pragma GCC unroll 24
-            for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-                for (std::size_t r = 0; r < Registers; ++r, at += width<Arch>) visit(sums[p][t][r], at);
+        TIFFIN_UNROLL(2)
+        for (std::size_t p = 0; p < 2; ++p) TIFFIN_UNROLL(24)
+        for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+        for (std::size_t r = 0; r < Registers; ++r, at += width<Arch>) visit(sums[p][t][r], at);
     };
     for_sums([&](reg & sum, float* at)
                  __attribute__((always_inline)) { sum = fresh ? reg(0.0f) : reg::load_aligned(at); });
-    for (std::size_t k = 0; k < depth; ++k, ++x, w += unit_bytes)
-#pragma GCC unroll 2
-        for (std::size_t p = 0; p < 2; ++p)
-            stored::each(
-                w + p * depth * unit_bytes, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-#pragma GCC unroll 24
-                    for (std::size_t t = 0; t < Tokens; ++t)
-#pragma GCC unroll 24
-                        for (std::size_t r = 0; r < Registers; ++r) {
-                            sums[p][t][r] =
-                                multiply_add<Arch>(reg(x[t * depth_block]), weight[r], sums[p][t][r]);
-                            pin(sums[p][t][r].data);
-                        }
-                });
+    for (std::size_t k = 0; k < depth; ++k, ++x, w += unit_bytes) TIFFIN_UNROLL(2)
+    for (std::size_t p = 0; p < 2; ++p)
+        stored::each(
+            w + p * depth * unit_bytes, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
+                TIFFIN_UNROLL(24)
+                for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+                for (std::size_t r = 0; r < Registers; ++r) {
+                    sums[p][t][r] = multiply_add<Arch>(reg(x[t * depth_block]), weight[r], sums[p][t][r]);
+                    pin(sums[p][t][r].data);
+                }
+            });
     for_sums([](const reg& sum, float* at) __attribute__((always_inline)) { sum.store_aligned(at); });
 }
 
@@ -147,7 +140,7 @@ void unpack(const std::byte* from, std::size_t depth, std::byte* to_bytes) noexc
     for (std::size_t k = 0; k < depth; k += Format::block) {
         stored::each(
             from, [&](const lanes<Arch>(&weight)[Registers]) __attribute__((always_inline)) {
-#pragma GCC unroll 24
+                TIFFIN_UNROLL(24)
                 for (std::size_t r = 0; r < Registers; ++r, to += width<Arch>) weight[r].store_aligned(to);
             });
         from += stored::numbers * sizeof(typename Format::storage);

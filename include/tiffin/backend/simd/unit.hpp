@@ -30,7 +30,7 @@ struct unit {
         lanes<Arch> weights[Registers];
         if constexpr (Format::block == 1) {
             const auto* const at = reinterpret_cast<const storage*>(from);
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r)
                 weights[r] = load<Format, Arch>(at + r * width<Arch>, width<Arch>);
             visit(weights);
@@ -45,7 +45,7 @@ struct unit {
                 for (std::size_t k = 0; k < Format::block; ++k) decoded[k * numbers + c] = one[k];
             }
             for (std::size_t k = 0; k < Format::block; ++k) {
-#pragma GCC unroll 24
+                TIFFIN_UNROLL(24)
                 for (std::size_t r = 0; r < Registers; ++r)
                     weights[r] = lanes<Arch>::load_aligned(decoded.data() + k * numbers + r * width<Arch>);
                 visit(weights);
@@ -72,7 +72,7 @@ struct scaled_unit {
 protected:
     [[gnu::always_inline]] static void load_scales(const std::byte* from, lanes<Arch>* scale) noexcept {
         const auto* const at = reinterpret_cast<const std::uint16_t*>(from);
-#pragma GCC unroll 24
+        TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r) scale[r] = load_all<f16, Arch>(at + r * width<Arch>);
     }
     // Calls visit(weights) for each of `rows` rows, a register being scale * widened(bytes).
@@ -83,7 +83,7 @@ protected:
         const auto* at = reinterpret_cast<const Byte*>(from + numbers * scale_bytes);
         for (std::size_t k = 0; k < rows; ++k, at += numbers) {
             lanes<Arch> weights[Registers];
-#pragma GCC unroll 24
+            TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) weights[r] = scale[r] * widened(at + r * width<Arch>);
             visit(weights);
         }
