@@ -27,7 +27,6 @@ inline constexpr bool has_bf16_dot =
 // output j as 32 bits. An odd last input is paired with 0.
 template <class Arch, std::size_t Registers>
 struct bf16_panel {
-    using reg = lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
 
     static void put(const bf16::storage& number, std::size_t k, std::size_t column, std::byte* to) noexcept {
@@ -78,8 +77,7 @@ void multiply_bf16_tile(const std::byte* x, std::size_t depth, const std::byte* 
     for (std::size_t r = 0; r < Registers; ++r)
         sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * width<Arch>);
     for (std::size_t k = 0; k < depth; k += 2, x += 4) {
-        if (k % ask_every == 0)
-            for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
+        if (k % ask_every == 0) next.ask();
         reg weights[Registers];
         TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r, w += sizeof(reg))

@@ -166,9 +166,7 @@ void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byt
         std::size_t k = b * q8_0::block;
         Panel::each(
             w, [&](const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
-                if (k % ask_every == 0)
-                    for (std::size_t i = 0; i < next.lines; ++i, next.from += 64)
-                        __builtin_prefetch(next.from, 0, 2);
+                if (k % ask_every == 0) next.ask();
                 TIFFIN_UNROLL(24)
                 for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
                 for (std::size_t r = 0; r < Registers; ++r)

@@ -35,6 +35,10 @@ inline constexpr std::size_t ask_every = 4;
 struct ahead {
     const std::byte* from = nullptr;
     std::size_t lines = 0;
+
+    [[gnu::always_inline]] void ask() noexcept {
+        for (std::size_t i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from, 0, 2);
+    }
 };
 
 // acc[token][register] (+)= sum over k of x[token][k] w[k][register].
@@ -55,9 +59,6 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
         sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
-    const auto ask = [&]() __attribute__((always_inline)) {
-        for (std::size_t i = 0; i < next.lines; ++i, next.from += 64) __builtin_prefetch(next.from, 0, 2);
-    };
     const auto step = [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
         TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r) pin(weight[r].data);
@@ -75,7 +76,7 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     std::size_t k = 0;
     if constexpr (Format::block == 1) {
         for (; k + ask_every <= depth; k += ask_every) {
-            ask();
+            next.ask();
             TIFFIN_UNROLL(4)
             for (std::size_t u = 0; u < ask_every; ++u, w += unit_bytes) stored::each(w, step);
         }
@@ -85,7 +86,7 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
             std::size_t inside = 0;
             stored::each(
                 w, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-                    if (inside++ % ask_every == 0) ask();
+                    if (inside++ % ask_every == 0) next.ask();
                     step(weight);
                 });
         }
