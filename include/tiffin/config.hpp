@@ -44,6 +44,8 @@
 #endif
 #if defined(__AVXVNNI__)
 #    define TIFFIN_ABI_VNNI a
+#elif defined(__ARM_FEATURE_DOTPROD)
+#    define TIFFIN_ABI_VNNI d
 #else
 #    define TIFFIN_ABI_VNNI
 #endif
