@@ -166,8 +166,8 @@ void check_dot() {
     alignas(64) simd_detail::integer_row<Dot> row;
     simd_detail::round_to_integers<arch, Dot>(x.data(), inputs, reinterpret_cast<std::byte*>(&row));
     alignas(64) std::array<float, outputs> sums;
-    simd_detail::multiply_integer_tile<panel, 1, 1>(reinterpret_cast<const std::byte*>(&row), inputs,
-                                                    packed.data(), sums.data(), true, {});
+    simd_detail::multiply_integer_tile<panel, 1, 1, 1>(reinterpret_cast<const std::byte*>(&row), inputs,
+                                                       packed.data(), 0, sums.data(), true, {});
     const std::vector<double> wr = rounded<Weights>(w), xr = rounded<q8_0>(x);
     for (std::size_t o = 0; o < outputs; ++o) {
         double wanted = 0, magnitude = 0;

@@ -62,41 +62,46 @@ inline void round_to_bf16(const float* from, std::size_t depth, std::byte* to) n
     if (depth % 2 != 0) at[depth] = 0;
 }
 
-// acc[token][register] (+)= sum over pairs k of x[token][k] w[k][register].
+// acc[panel][token][register] (+)= sum over pairs k of x[token][k] w[panel][k][register].
 // Shapes: as multiply_tile's; x holds rows of depth_block bf16.
 // Numerics: pairs ascend, one accumulator an output. The order within a pair and the treatment of denormals
 //   are the instruction's; without it the first product is added first, each with one rounding.
-template <class Arch, std::size_t Registers, std::size_t Tokens>
-void multiply_bf16_tile(const std::byte* x, std::size_t depth, const std::byte* w, float* acc, bool fresh,
-                        ahead next) noexcept {
+template <class Arch, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
+void multiply_bf16_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,
+                        float* acc, bool fresh, ahead next) noexcept {
     using reg = lanes<Arch>;
     constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);
-    reg sums[Tokens][Registers];
+    reg sums[Panels * Tokens][Registers];
     TIFFIN_UNROLL(24)
-    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
-        sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * width<Arch>);
-    for (std::size_t k = 0; k < depth; k += 2, x += 4) {
+        sums[i][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (i * Registers + r) * width<Arch>);
+    for (std::size_t k = 0; k < depth; k += 2, x += 4, w += Registers * sizeof(reg)) {
         if (k % ask_every == 0) next.ask();
-        reg weights[Registers];
-        TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r, w += sizeof(reg))
-            weights[r] = reg::load_aligned(reinterpret_cast<const float*>(w));
-        TIFFIN_UNROLL(24)
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            float pair;
-            std::memcpy(&pair, x + t * row_bytes, sizeof pair);
+        TIFFIN_UNROLL(8)
+        for (std::size_t p = 0; p < Panels; ++p) {
+            reg weights[Registers];
             TIFFIN_UNROLL(24)
-            for (std::size_t r = 0; r < Registers; ++r) {
-                sums[t][r] = add_pairs<Arch>(sums[t][r], reg(pair), weights[r]);
-                pin(sums[t][r].data);
+            for (std::size_t r = 0; r < Registers; ++r)
+                weights[r] =
+                    reg::load_aligned(reinterpret_cast<const float*>(w + p * apart) + r * width<Arch>);
+            TIFFIN_UNROLL(24)
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                float pair;
+                std::memcpy(&pair, x + t * row_bytes, sizeof pair);
+                TIFFIN_UNROLL(24)
+                for (std::size_t r = 0; r < Registers; ++r) {
+                    reg& sum = sums[p * Tokens + t][r];
+                    sum = add_pairs<Arch>(sum, reg(pair), weights[r]);
+                    pin(sum.data);
+                }
             }
         }
     }
     TIFFIN_UNROLL(24)
-    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
-        sums[t][r].store_aligned(acc + (t * Registers + r) * width<Arch>);
+        sums[i][r].store_aligned(acc + (i * Registers + r) * width<Arch>);
 }
 
 }  // namespace simd_detail

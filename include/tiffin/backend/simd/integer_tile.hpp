@@ -86,18 +86,21 @@ struct integer_panel {
                 static_cast<std::byte>(std::to_integer<int>(from[scale_bytes + i]) + dot::stored_bias);
     }
 
-    // Calls visit(weights) for one group of inputs after the other.
-    template <class Visit>
-    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+    // Calls visit(panel, weights) for one group of inputs after the other, each of Panels panels.
+    template <std::size_t Panels, class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, std::size_t apart,
+                                            const Visit& visit) noexcept {
         from += numbers * scale_bytes;
         const auto half = [&]<int Half>(std::integral_constant<int, Half>) __attribute__((always_inline)) {
             TIFFIN_UNROLL(32)
-            for (std::size_t g = 0; g < groups; ++g) {
+            for (std::size_t g = 0; g < groups; ++g) TIFFIN_UNROLL(8)
+            for (std::size_t p = 0; p < Panels; ++p) {
                 typename dot::weights weights[Registers];
                 TIFFIN_UNROLL(24)
                 for (std::size_t r = 0; r < Registers; ++r)
-                    weights[r] = dot::template load<Half>(from + (g * numbers + r * width<Arch>)*dot::group);
-                visit(weights);
+                    weights[r] = dot::template load<Half>(from + p * apart +
+                                                          (g * numbers + r * width<Arch>)*dot::group);
+                visit(p, weights);
             }
         };
         half(std::integral_constant<int, 0>{});
@@ -127,23 +130,26 @@ struct unpacked_integer_panel {
             TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) at->scales[r] = packed::scale(from, r);
             group* next = at->weights;
-            packed::each(
-                from, [&](const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
-                    TIFFIN_UNROLL(24)
-                    for (std::size_t r = 0; r < Registers; ++r) (*next)[r] = weights[r];
-                    ++next;
-                });
+            packed::template each<1>(
+                from, 0,
+                [&](std::size_t, const typename dot::weights(&weights)[Registers])
+                    __attribute__((always_inline)) {
+                        TIFFIN_UNROLL(24)
+                        for (std::size_t r = 0; r < Registers; ++r) (*next)[r] = weights[r];
+                        ++next;
+                    });
         }
     }
-    template <class Visit>
-    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+    template <std::size_t Panels, class Visit>
+        requires(Panels == 1)
+    [[gnu::always_inline]] static void each(const std::byte* from, std::size_t, const Visit& visit) noexcept {
         const group* const all = reinterpret_cast<const block*>(from)->weights;
         TIFFIN_UNROLL(32)
         for (std::size_t g = 0; g < packed::halves * packed::groups; ++g) {
             typename dot::weights weights[Registers];
             TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) weights[r] = all[g][r];
-            visit(weights);
+            visit(std::size_t{0}, weights);
         }
     }
     static reg scale(const std::byte* from, std::size_t r) noexcept {
@@ -151,38 +157,41 @@ struct unpacked_integer_panel {
     }
 };
 
-// acc[token][register] (+)= sum over blocks of d_w (d_x sum of q_x q_w).
+// acc[panel][token][register] (+)= sum over blocks of d_w (d_x sum of q_x q_w).
 // Shapes: as multiply_tile's; x holds integer_rows.
 // Numerics: a block's sum of whole numbers is exact; it is rounded once as it is scaled by d_x, and once
 //   as it is scaled by d_w and added. Blocks ascend, one accumulator an output.
-template <class Panel, std::size_t Registers, std::size_t Tokens>
-void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, float* acc, bool fresh,
-                           ahead next) noexcept {
+template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
+void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,
+                           float* acc, bool fresh, ahead next) noexcept {
     using dot = typename Panel::dot;
     using reg = typename Panel::reg;
+    using arch = typename reg::arch_type;
     const auto* const rows = reinterpret_cast<const integer_row<dot>*>(x);
     for (std::size_t b = 0; b < depth / q8_0::block; ++b, w += Panel::unit_bytes) {
-        typename dot::sums sums[Tokens][Registers]{};
+        typename dot::sums sums[Panels * Tokens][Registers]{};
         std::size_t k = b * q8_0::block;
-        Panel::each(
-            w, [&](const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
-                if (k % ask_every == 0) next.ask();
-                TIFFIN_UNROLL(24)
-                for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
-                for (std::size_t r = 0; r < Registers; ++r)
-                    dot::add(sums[t][r], weights[r], rows[t].values + k);
-                k += dot::group;
-            });
+        Panel::template each<Panels>(
+            w, apart,
+            [&](std::size_t p, const typename dot::weights(&weights)[Registers])
+                __attribute__((always_inline)) {
+                    if (p == 0 && k % ask_every == 0) next.ask();
+                    TIFFIN_UNROLL(24)
+                    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+                    for (std::size_t r = 0; r < Registers; ++r)
+                        dot::add(sums[p * Tokens + t][r], weights[r], rows[t].values + k);
+                    if (p + 1 == Panels) k += dot::group;
+                });
+        float* at = acc;
         TIFFIN_UNROLL(24)
-        for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r) {
-            float* const at = acc + (t * Registers + r) * reg::size;
+        for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
+        for (std::size_t r = 0; r < Registers; ++r, at += reg::size) {
+            const integer_row<dot>& row = rows[i % Tokens];
             const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(at);
-            const reg sum = dot::bias == 0 ? reg(dot::total(sums[t][r])) * reg(rows[t].scales[b])
-                                           : multiply_add<typename reg::arch_type>(
-                                                 reg(dot::total(sums[t][r])), reg(rows[t].scales[b]),
-                                                 reg(rows[t].shifts[b]));
-            multiply_add<typename reg::arch_type>(Panel::scale(w, r), sum, before).store_aligned(at);
+            const reg total(dot::total(sums[i][r])), scale(row.scales[b]);
+            const reg sum =
+                dot::bias == 0 ? total * scale : multiply_add<arch>(total, scale, reg(row.shifts[b]));
+            multiply_add<arch>(Panel::scale(w + i / Tokens * apart, r), sum, before).store_aligned(at);
         }
     }
 }

@@ -15,11 +15,10 @@ namespace simd_detail {
 // `Count` weights (outputs, inputs) that are multiplied with the same input, interleaved so that one
 // pass reads them all.
 //
-// A panel is `Registers` registers wide: `spread` registers of adjacent outputs of each weight. Panels
-// are kept in groups, a group being what one task computes; within it the order is depth block,
-// panel, block of the format (see panel_product.hpp), so that a task reads memory from front to back.
-// Outputs beyond the last are packed as zeros. With Count = 0 there is nothing to multiply and only
-// the division of the outputs into groups is left.
+// A panel is `Registers` registers wide: `spread` registers of adjacent outputs of each weight. It is kept
+// in one piece, blocks of the format in the order of the inputs (see panel_product.hpp): a stream of
+// memory. A group of panels is what one task computes in one go. Outputs beyond the last are packed as zeros.
+// With Count = 0 there is nothing to multiply and only the division of the outputs into groups is left.
 // Precondition: `inputs` is a multiple of the format's block.
 template <class Arch, format_policy Format, activation_format Activations, std::size_t Count>
 class packed_weights {
@@ -65,6 +64,8 @@ public:
     [[nodiscard]] std::size_t panels_in(std::size_t group) const noexcept {
         return std::min(group_panels_, panels_ - group * group_panels_);
     }
+    // Bytes from one panel to the next.
+    [[nodiscard]] std::size_t panel_bytes() const noexcept { return offset(1, 0); }
     // The block of panel p (of the whole weight) that begins at input k0.
     [[nodiscard]] const std::byte* block(std::size_t p, std::size_t k0) const noexcept {
         return buffer_.data() + offset(p, k0);
@@ -72,10 +73,7 @@ public:
 
 private:
     [[nodiscard]] std::size_t offset(std::size_t p, std::size_t k0) const noexcept {
-        const std::size_t group = p / group_panels_;
-        return kernels_->bytes((group * group_panels_ * packed_inputs_ + panels_in(group) * k0 +
-                                (p % group_panels_) * depth(k0)) *
-                               panel_numbers);
+        return kernels_->bytes((p * packed_inputs_ + k0) * panel_numbers);
     }
 
     std::size_t outputs_;

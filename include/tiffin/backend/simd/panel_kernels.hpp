@@ -57,9 +57,8 @@ struct panel_kernels {
     std::size_t row_bytes;       // of a token's depth block of activations
     std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
     const tile_function* tiles;  // of n tokens: tiles[n - 1]
+    const tile_function* side_by_side;  // of n of the few tokens and panels_at_once panels
     const tile_function* unpacked_tiles;
-    std::size_t few;                  // up to this many tokens two panels are taken at once
-    const tile_function* two_panels;  // of n tokens: two_panels[n - 1]
     void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
     void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
     void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
@@ -71,12 +70,16 @@ struct panel_kernels {
 
 // The tiles of 1, 2, ... tokens.
 template <class Product, std::size_t... T>
-inline constexpr std::array<tile_function, sizeof...(T)> tiles{Product::template tile<T + 1>...};
-template <class Product, std::size_t... T>
-inline constexpr std::array<tile_function, sizeof...(T)> two_panels{Product::template two_panels<T + 1>...};
+inline constexpr std::array<tile_function, sizeof...(T)> tiles{Product::template tile<T + 1, 1>...};
 template <class Product, std::size_t... T>
 inline constexpr std::array<tile_function, sizeof...(T)> unpacked_tiles{
     Product::template unpacked_tile<T + 1>...};
+
+template <class Product>
+inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T...>) {
+    return std::array{Product::template tile<T + 1, panels_at_once>...};
+}
+(std::make_index_sequence<few_tokens>{});
 
 // Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
 template <class Arch, codec Weights, codec Activations, std::size_t Registers>
@@ -88,19 +91,12 @@ inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequ
                        .row_bytes = product::row_bytes,
                        .unpack_from = ~std::size_t{0},
                        .tiles = tiles<product, T...>.data(),
+                       .side_by_side = side_by_side<product>.data(),
                        .unpacked_tiles = nullptr,
-                       .few = 0,
-                       .two_panels = nullptr,
                        .round = nullptr,
                        .unpack = nullptr,
                        .pack = &pack<product, Weights>};
     if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
-    if constexpr (requires { product::template two_panels<1>; })
-        [&]<std::size_t... Few>(std::index_sequence<Few...>) {
-            made.few = sizeof...(Few);
-            made.two_panels = two_panels<product, Few...>.data();
-        }
-    (std::make_index_sequence<2>{});
     if constexpr (product::unpacks) {
         made.unpack_from = 3;
         made.unpack = &product::unpack;

@@ -21,10 +21,8 @@ namespace simd_detail {
 //   row_bytes    of a token's depth block of activations;
 //   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
 //   round(from, depth, to)        rounds activations; only where they are not used as they are;
-//   tile<Tokens>                  a tile_function;
-//   two_panels<Tokens>            a tile_function for two panels at once, only where it is better for few
-//   tokens; unpack(panel, depth, to), unpacked_tile<Tokens>   the same in two parts, for many tiles of one
-//   panel: no
+//   tile<Tokens, Panels>          a tile_function;
+//   unpack(panel, depth, to), unpacked_tile<Tokens>   the same in two parts, for many tiles of one panel: no
 //                                 more bytes than depth_block inputs take as f32.
 
 // Activations that stay f32, or are rounded and widened again; weights are widened.
@@ -48,13 +46,10 @@ struct panel_product {
             Activations::decode(block, numbers + k);
         }
     }
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_tile<Arch, Weights, Registers, Tokens, Panels>;
     template <std::size_t Tokens>
-    static constexpr tile_function tile = &multiply_tile<Arch, Weights, Registers, Tokens>;
-    template <std::size_t Tokens>
-        requires(Weights::block == 1 && sizeof(typename Weights::storage) < sizeof(float))
-    static constexpr tile_function two_panels = &multiply_two_panels<Arch, Weights, Registers, Tokens>;
-    template <std::size_t Tokens>
-    static constexpr tile_function unpacked_tile = &multiply_tile<Arch, f32, Registers, Tokens>;
+    static constexpr tile_function unpacked_tile = &multiply_tile<Arch, f32, Registers, Tokens, 1>;
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         simd_detail::unpack<Arch, Weights, Registers>(from, depth, to);
     }
@@ -78,10 +73,11 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
     static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
         round_to_integers<Arch, typename panel::dot>(from, depth, to);
     }
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens, Panels>;
     template <std::size_t Tokens>
-    static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens>;
-    template <std::size_t Tokens>
-    static constexpr tile_function unpacked_tile = &multiply_integer_tile<unpacked_panel, Registers, Tokens>;
+    static constexpr tile_function unpacked_tile =
+        &multiply_integer_tile<unpacked_panel, Registers, Tokens, 1>;
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         static_assert(unpacked_panel::unit_bytes <= Weights::block * Registers * width<Arch> * sizeof(float));
         unpacked_panel::unpack(from, depth, to);
@@ -101,8 +97,8 @@ struct panel_product<Arch, bf16, bf16, Registers> {
     static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
         round_to_bf16(from, depth, to);
     }
-    template <std::size_t Tokens>
-    static constexpr tile_function tile = &multiply_bf16_tile<Arch, Registers, Tokens>;
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_bf16_tile<Arch, Registers, Tokens, Panels>;
 };
 
 // The format of activations that `paired` stands for.

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <concepts>
 #include <cstddef>
+#include <utility>
 
 TIFFIN_BEGIN
 
@@ -84,13 +85,12 @@ private:
     // Tokens of a full tile.
     static constexpr std::size_t tile = Count > 0 ? tile_tokens<Arch, packed::registers + (Count == 0)> : 1;
     static_assert(token_block % tile == 0);
-    // Up to this many tokens the weights pass as one stream, which the hardware follows better unasked:
-    // asking cost 20 % at 1 token on an AVX2 machine. With more, the arithmetic interrupts the stream.
-    static constexpr std::size_t streamed_tokens = 2;
-
     // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs.
     static std::size_t group_size(std::size_t outputs) noexcept {
-        return std::clamp<std::size_t>(outputs / packed::panel_outputs / 16, 1, 8);
+        const std::size_t even = outputs / packed::panel_outputs / 16;
+        return even >= 2 * panels_at_once   ? 2 * panels_at_once
+               : even >= panels_at_once / 2 ? panels_at_once
+                                            : 1;
     }
     [[nodiscard]] std::size_t workers(std::size_t most) const noexcept {
         return std::min(most, weights_.groups());
@@ -149,46 +149,67 @@ private:
     // acc[panel][token][register] = products of the group's panels with tokens [first, first + count).
     void multiply(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                   std::size_t first, std::size_t count, float* acc) const noexcept {
+        const std::size_t panel = group * weights_.group_panels(), panels = weights_.panels_in(group);
+        const std::size_t together = count <= few_tokens ? panels / panels_at_once * panels_at_once : 0;
+        multiply_few(panel, together, rows, tokens, first, count, acc);
+        multiply_many(panel + together, panels - together, following, rows, tokens, first, count,
+                      acc + together * count * packed::panel_numbers);
+    }
+
+    // A multiple of panels_at_once, as so many streams of memory. They need not be asked for: the hardware
+    // follows them better by itself.
+    void multiply_few(std::size_t panel, std::size_t panels, const std::byte* rows, std::size_t tokens,
+                      std::size_t first, std::size_t count, float* acc) const noexcept {
+        const panel_kernels& kernels = weights_.kernels();
+        for (std::size_t p = 0; p < panels; p += panels_at_once)
+            for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block)
+                kernels.side_by_side[count - 1](
+                    rows + (k0 / depth_block * tokens + first) * kernels.row_bytes, weights_.depth(k0),
+                    weights_.block(panel + p, k0), weights_.panel_bytes(),
+                    acc + p * count * packed::panel_numbers, k0 == 0, {});
+    }
+
+    // One block of a panel after the other passes the tiles of all tokens, while the next one is asked for.
+    void multiply_many(std::size_t panel, std::size_t panels, std::size_t following, const std::byte* rows,
+                       std::size_t tokens, std::size_t first, std::size_t count, float* acc) const noexcept {
         const panel_kernels& kernels = weights_.kernels();
         const std::size_t tile_count = (count + tile - 1) / tile;
-        const std::size_t first_panel = group * weights_.group_panels();
-        const std::size_t panels = weights_.panels_in(group);
         const bool unpacked = tile_count >= kernels.unpack_from;
         auto* const wide = reinterpret_cast<std::byte*>(acc + sum_numbers(tokens));
         const tile_function* const tile_of = unpacked ? kernels.unpacked_tiles : kernels.tiles;
-        for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
-            const std::size_t depth = weights_.depth(k0);
+        const std::size_t depths = (weights_.inputs() + depth_block - 1) / depth_block;
+        // Panel by panel while the inputs of all depths stay in the second-level cache, as memory is then
+        // read from front to back; depth by depth beyond, as the inputs of one then serve all panels.
+        const bool by_panel = tile_count <= 4;
+        const auto place = [&](std::size_t i) {
+            return by_panel ? std::pair(i / depths, i % depths) : std::pair(i % panels, i / panels);
+        };
+        const auto block = [&](std::size_t i) {
+            return weights_.block(panel + place(i).first, place(i).second * depth_block);
+        };
+        for (std::size_t i = 0; i < panels * depths; ++i) {
+            const auto [p, n] = place(i);
+            const std::size_t depth = weights_.depth(n * depth_block);
             const std::size_t bytes = kernels.bytes(depth * packed::panel_numbers);
             const std::size_t steps = std::max<std::size_t>(depth / ask_every, 1) * tile_count;
             const std::size_t lines = (bytes / 64 + steps - 1) / steps;
-            for (std::size_t p = 0; p < panels; ++p) {
-                const std::byte* w = weights_.block(first_panel + p, k0);
-                if (count <= kernels.few && p + 1 < panels) {
-                    kernels.two_panels[count - 1](
-                        rows + (k0 / depth_block * tokens + first) * kernels.row_bytes, depth, w,
-                        acc + p * count * packed::panel_numbers, k0 == 0, {});
-                    ++p;
-                    continue;
-                }
-                const std::byte* soon = w + bytes;
-                if (p + 1 == panels && k0 + depth == weights_.inputs())
-                    soon = following < weights_.groups()
-                               ? weights_.block(following * weights_.group_panels(), 0)
-                               : nullptr;
-                if (unpacked) {
-                    kernels.unpack(w, depth, wide);
-                    w = wide;
-                }
-                for (std::size_t i = 0, done = 0; i < tile_count; ++i) {
-                    const std::size_t until = count * (i + 1) / tile_count;
-                    const std::size_t skip = i * (depth / ask_every) * lines * 64;
-                    const bool fetch = soon != nullptr && skip + 64 <= bytes && count > streamed_tokens;
-                    const std::size_t row = k0 / depth_block * tokens + first + done;
-                    tile_of[until - done - 1](rows + row * kernels.row_bytes, depth, w,
-                                              acc + (p * count + done) * packed::panel_numbers, k0 == 0,
-                                              fetch ? ahead{soon + skip, lines} : ahead{});
-                    done = until;
-                }
+            const std::byte* soon = i + 1 < panels * depths ? block(i + 1)
+                                    : following < weights_.groups()
+                                        ? weights_.block(following * weights_.group_panels(), 0)
+                                        : nullptr;
+            const std::byte* w = block(i);
+            if (unpacked) {
+                kernels.unpack(w, depth, wide);
+                w = wide;
+            }
+            for (std::size_t j = 0, done = 0; j < tile_count; ++j) {
+                const std::size_t until = count * (j + 1) / tile_count;
+                const std::size_t skip = j * (depth / ask_every) * lines * 64;
+                const bool fetch = soon != nullptr && skip + 64 <= bytes;
+                tile_of[until - done - 1](rows + (n * tokens + first + done) * kernels.row_bytes, depth, w, 0,
+                                          acc + (p * count + done) * packed::panel_numbers, n == 0,
+                                          fetch ? ahead{soon + skip, lines} : ahead{});
+                done = until;
             }
         }
     }

@@ -41,96 +41,69 @@ struct ahead {
     }
 };
 
-// acc[token][register] (+)= sum over k of x[token][k] w[k][register].
-// Shapes: `rows` holds x of a depth block, depth_block floats a token; w is one packed block (depth,
-//   Registers); acc (Tokens, Registers) registers in memory, read first unless `fresh`.
+// Panels that few tokens take at once. The memory is read as so many streams, each from front to back: the
+// hardware follows several further than one, as it stops at the end of every page (1 token, AVX2: 27 GB/s of
+// q8_0 from one stream, 34 from four).
+inline constexpr std::size_t panels_at_once = 4;
+// Tokens up to which memory is slower than the arithmetic whatever the format, so that sums may be spilled.
+inline constexpr std::size_t few_tokens = 2;
+
+// acc[panel][token][register] (+)= sum over k of x[token][k] w[panel][k][register].
+// Shapes: `rows` holds x of a depth block, depth_block floats a token; w is a packed block (depth,
+//   Registers) of each panel, `apart` bytes from one to the next; acc (Panels, Tokens, Registers) registers
+//   in memory, read first unless `fresh`.
 // Numerics: one fused multiply-add a term, k ascending, one accumulator an output; weights are widened
 //   exactly. Neither the tile's size nor the passage of the accumulators through memory changes a bit.
-template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens>
-void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w, float* acc, bool fresh,
-                   ahead next) noexcept {
-    const auto* x = reinterpret_cast<const float*>(rows);
+template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
+void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w, std::size_t apart,
+                   float* acc, bool fresh, ahead next) noexcept {
     using reg = lanes<Arch>;
     using stored = unit<Arch, Format, Registers>;
-    constexpr std::size_t lane_count = width<Arch>;
-    constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
-    reg sums[Tokens][Registers];
+    const auto* x = reinterpret_cast<const float*>(rows);
+    reg sums[Panels * Tokens][Registers];
     TIFFIN_UNROLL(24)
-    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
-        sums[t][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * lane_count);
-    const auto step = [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-        TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r) pin(weight[r].data);
-        TIFFIN_UNROLL(24)
-        for (std::size_t t = 0; t < Tokens; ++t) {
-            const reg input(x[t * depth_block]);
-            TIFFIN_UNROLL(24)
-            for (std::size_t r = 0; r < Registers; ++r) {
-                sums[t][r] = multiply_add<Arch>(input, weight[r], sums[t][r]);
-                pin(sums[t][r].data);
-            }
+        sums[i][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (i * Registers + r) * width<Arch>);
+    // The inputs that are stored together.
+    const auto step = [&]() __attribute__((always_inline)) {
+        TIFFIN_UNROLL(8)
+        for (std::size_t p = 0; p < Panels; ++p) {
+            const float* at = x;
+            stored::each(
+                w + p * apart, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
+                    if (Format::block > 1 && p == 0 && static_cast<std::size_t>(at - x) % ask_every == 0)
+                        next.ask();
+                    TIFFIN_UNROLL(24)
+                    for (std::size_t r = 0; Tokens > 1 && r < Registers; ++r) pin(weight[r].data);
+                    TIFFIN_UNROLL(24)
+                    for (std::size_t t = 0; t < Tokens; ++t) {
+                        const reg input(at[t * depth_block]);
+                        TIFFIN_UNROLL(24)
+                        for (std::size_t r = 0; r < Registers; ++r) {
+                            reg& sum = sums[p * Tokens + t][r];
+                            sum = multiply_add<Arch>(input, weight[r], sum);
+                            pin(sum.data);
+                        }
+                    }
+                    ++at;
+                });
         }
-        ++x;
+        x += Format::block;
+        w += stored::numbers * sizeof(typename Format::storage);
     };
     std::size_t k = 0;
-    if constexpr (Format::block == 1) {
+    if constexpr (Format::block == 1)
         for (; k + ask_every <= depth; k += ask_every) {
             next.ask();
             TIFFIN_UNROLL(4)
-            for (std::size_t u = 0; u < ask_every; ++u, w += unit_bytes) stored::each(w, step);
+            for (std::size_t u = 0; u < ask_every; ++u) step();
         }
-        for (; k < depth; ++k, w += unit_bytes) stored::each(w, step);
-    } else {
-        for (; k < depth; k += Format::block, w += unit_bytes) {
-            std::size_t inside = 0;
-            stored::each(
-                w, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-                    if (inside++ % ask_every == 0) next.ask();
-                    step(weight);
-                });
-        }
-    }
+    for (; k < depth; k += Format::block) step();
     TIFFIN_UNROLL(24)
-    for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
-        sums[t][r].store_aligned(acc + (t * Registers + r) * lane_count);
-}
-
-// Two panels next to each other, of a format without blocks, at once: with a few tokens a tile has too few
-// sums to keep the multipliers busy, and waits longer for them than the memory takes for weights of 2 bytes.
-// Sums are those of multiply_tile, to the bit; acc holds the first panel's, then the second's. Asks for
-// nothing.
-template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens>
-    requires(Format::block == 1)
-void multiply_two_panels(const std::byte* rows, std::size_t depth, const std::byte* w, float* acc, bool fresh,
-                         ahead) noexcept {
-    using reg = lanes<Arch>;
-    using stored = unit<Arch, Format, Registers>;
-    constexpr std::size_t unit_bytes = stored::numbers * sizeof(typename Format::storage);
-    const auto* x = reinterpret_cast<const float*>(rows);
-    reg sums[2][Tokens][Registers];
-    const auto for_sums = [&](const auto& visit) __attribute__((always_inline)) {
-        float* at = acc;
-        TIFFIN_UNROLL(2)
-        for (std::size_t p = 0; p < 2; ++p) TIFFIN_UNROLL(24)
-        for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r, at += width<Arch>) visit(sums[p][t][r], at);
-    };
-    for_sums([&](reg & sum, float* at)
-                 __attribute__((always_inline)) { sum = fresh ? reg(0.0f) : reg::load_aligned(at); });
-    for (std::size_t k = 0; k < depth; ++k, ++x, w += unit_bytes) TIFFIN_UNROLL(2)
-    for (std::size_t p = 0; p < 2; ++p)
-        stored::each(
-            w + p * depth * unit_bytes, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-                TIFFIN_UNROLL(24)
-                for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
-                for (std::size_t r = 0; r < Registers; ++r) {
-                    sums[p][t][r] = multiply_add<Arch>(reg(x[t * depth_block]), weight[r], sums[p][t][r]);
-                    pin(sums[p][t][r].data);
-                }
-            });
-    for_sums([](const reg& sum, float* at) __attribute__((always_inline)) { sum.store_aligned(at); });
+        sums[i][r].store_aligned(acc + (i * Registers + r) * width<Arch>);
 }
 
 // A packed block (depth, Registers) widened to f32.
@@ -148,7 +121,8 @@ void unpack(const std::byte* from, std::size_t depth, std::byte* to_bytes) noexc
     }
 }
 
-using tile_function = void (*)(const std::byte*, std::size_t, const std::byte*, float*, bool, ahead) noexcept;
+using tile_function = void (*)(const std::byte*, std::size_t, const std::byte*, std::size_t, float*, bool,
+                               ahead) noexcept;
 
 }  // namespace simd_detail
 
