@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include "machine.hpp"
@@ -79,9 +80,12 @@ given_layer make_weights(const Block& block, const tiffin::block_shape& sizes, s
     return given;
 }
 
-// What a benchmark calls: run(layer, x, ids, tokens, y) on one of several layers.
+// What a benchmark calls: run(layer, x, ids, tokens, y, executor) on one of several layers. Peers have
+// threads of their own.
 struct subject {
-    std::function<void(std::size_t, const float*, const std::int32_t*, std::size_t, float*)> run;
+    std::function<void(std::size_t, const float*, const std::int32_t*, std::size_t, float*,
+                       const tiffin::executor_ref&)>
+        run;
     std::function<void(std::size_t)> warm_up;  // for a number of tokens
     std::size_t layers = 0;
     double bytes = 0;
@@ -137,10 +141,10 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
                  static_cast<double>(made.layers);
     made.warm_up = [](std::size_t) {};
     made.run = [held, d = sizes.d_model](std::size_t i, const float* x, const std::int32_t* ids,
-                                         std::size_t tokens, float* y) {
+                                         std::size_t tokens, float* y, const tiffin::executor_ref& execute) {
         const tiffin::matrix_view<float> out(y, tokens, d);
         std::as_const(held->layers[i])(tiffin::matrix_view<const float>(x, tokens, d), std::span(ids, tokens),
-                                       out, held->workspace, tiffin::openmp{threads});
+                                       out, held->workspace, execute);
     };
     return made;
 }
@@ -165,9 +169,8 @@ subject make_peer_subject(const shape& s, const MakePeer& make_peer) {
     held->peer = make_peer({s.d_model, s.d_ff, made.layers}, threads, {tensor(0), tensor(1), tensor(2)});
     made.bytes = 24.0 * static_cast<double>(size * made.layers);
     made.warm_up = [held](std::size_t tokens) { held->peer->prepare(tokens); };
-    made.run = [held](std::size_t i, const float* x, const std::int32_t*, std::size_t tokens, float* y) {
-        held->peer->run(i, x, tokens, y);
-    };
+    made.run = [held](std::size_t i, const float* x, const std::int32_t*, std::size_t tokens, float* y,
+                      const tiffin::executor_ref&) { held->peer->run(i, x, tokens, y); };
     return made;
 }
 
@@ -261,10 +264,10 @@ void measure(benchmark::State& state, const std::string& key, const std::functio
     for (std::int32_t& id : ids) id = static_cast<std::int32_t>(engine() % vocab);
     it.warm_up(tokens);
     std::size_t next = 0;
-    it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
+    it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data(), tiffin::openmp{threads});
     run_record record(work);
     for (auto _ : state) {
-        it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data());
+        it.run(next++ % it.layers, x.data(), ids.data(), tokens, y.data(), tiffin::openmp{threads});
         benchmark::ClobberMemory();
         if (record.due()) {
             state.PauseTiming();
@@ -292,7 +295,7 @@ void measure_ratio(benchmark::State& state, const std::string& layer, const std:
     std::size_t next = 0;
     const auto seconds = [&](subject& it) {
         const auto start = std::chrono::steady_clock::now();
-        it.run(next % it.layers, x.data(), ids.data(), tokens, y.data());
+        it.run(next % it.layers, x.data(), ids.data(), tokens, y.data(), tiffin::openmp{threads});
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
     above.warm_up(tokens);
@@ -310,6 +313,66 @@ void measure_ratio(benchmark::State& state, const std::string& layer, const std:
     state.counters["ratio"] = ratios[ratios.size() / 2];
     state.counters["quarter"] = ratios[ratios.size() / 4];
     state.counters["three_quarters"] = ratios[ratios.size() * 3 / 4];
+}
+
+// An executor that adds up how long the slowest task of each hand-over took.
+struct watched {
+    const tiffin::executor_ref& execute;
+    double& seconds;
+
+    [[nodiscard]] std::size_t concurrency() const { return static_cast<std::size_t>(threads); }
+    void operator()(std::size_t n, const tiffin::task_ref& task) const {
+        using clock = std::chrono::steady_clock;
+        std::vector<std::chrono::duration<double>> took(n);
+        const auto timed = [&](std::size_t i) {
+            const auto start = clock::now();
+            task(i);
+            took[i] = clock::now() - start;
+        };
+        execute(n, tiffin::task_ref(timed));
+        seconds += std::max_element(took.begin(), took.end())->count();
+    }
+};
+
+// What a call of one token takes beyond its tasks: waking the threads, waiting for them, checks. Rounding of
+// activations, which the calling thread does alone, counts too.
+void measure_overhead(benchmark::State& state, const std::string& layer,
+                      const tiffin::executor_ref& execute) {
+    subject& it = cache.get(layer, makers.at(layer));
+    static const page_floats x = random_numbers(2048, 7);
+    static page_floats y(2048);
+    const std::int32_t id = 3;
+    std::vector<double> beyond;
+    std::size_t next = 0;
+    for (auto _ : state) {
+        double tasks = 0;
+        const watched watch{execute, tasks};
+        const auto start = std::chrono::steady_clock::now();
+        it.run(next++ % it.layers, x.data(), &id, 1, y.data(), watch);
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        beyond.push_back(took.count() - tasks);
+    }
+    std::sort(beyond.begin(), beyond.end());
+    state.counters["microseconds"] = 1e6 * beyond[beyond.size() / 2];
+    state.counters["quarter"] = 1e6 * beyond[beyond.size() / 4];
+    state.counters["three_quarters"] = 1e6 * beyond[beyond.size() * 3 / 4];
+}
+
+void add_overhead(const std::string& layer) {
+    benchmark::RegisterBenchmark(("overhead/openmp/" + layer).c_str(),
+                                 [=](benchmark::State& state) {
+                                     const tiffin::openmp execute{threads};
+                                     measure_overhead(state, layer, execute);
+                                 })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(("overhead/thread_team/" + layer).c_str(),
+                                 [=](benchmark::State& state) {
+                                     tiffin::thread_team team(static_cast<std::size_t>(threads));
+                                     measure_overhead(state, layer, team);
+                                 })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
 }
 
 void add_ratio(const std::string& layer, const std::string& base) {
@@ -495,6 +558,13 @@ int main(int argc, char** argv) {
         add_layers({2048, 6618}, {"structmoe"});
         add_layers({2048, 6144}, {"swiglu", "swiglu_meki", "meki", "ple"});
         add_layers({1024, 2048}, {"swiglu", "moe"});
+        for (const shape small : {shape{960, 2560}, shape{1024, 3072}}) {
+            add_layers(small, {"swiglu", "stem"});
+            for (const char* layer :
+                 {"stem/simd/f32", "stem/simd/bf16", "swiglu/simd/f32", "swiglu/simd/q4_0"})
+                add_overhead(std::string("layer/") + layer + "/" + std::to_string(small.d_model) + "x" +
+                             std::to_string(small.d_ff));
+        }
         // The overheads that the papers publish, and the dense peer.
         const std::string swiglu = "layer/swiglu/simd/f32/2048x8192", stem = "layer/stem/simd/f32/2048x8192",
                           onednn = "peer/onednn/swiglu/f32/2048x8192";

@@ -1,0 +1,100 @@
+// The executor of its own threads: every task once, whoever calls, and the same numbers as on one thread.
+#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/executor/thread_team.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/prepare.hpp>
+
+#include "support/doctest.hpp"
+#include "support/random.hpp"
+#include "support/tensor_set.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+using namespace tiffin;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Runs `tasks` tasks and tells whether each ran once.
+bool runs_each_once(thread_team& team, std::size_t tasks) {
+    std::vector<std::atomic<int>> runs(tasks);
+    const auto task = [&](std::size_t i) { runs[i].fetch_add(1); };
+    team(tasks, task_ref(task));
+    for (const std::atomic<int>& count : runs)
+        if (count != 1) return false;
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("thread_team: every task once, for any number of tasks and threads") {
+    for (const std::size_t threads : {0u, 1u, 2u, 3u, 5u}) {
+        thread_team team(threads);
+        CHECK(team.concurrency() == (threads > 0 ? threads : 1));
+        std::size_t wrong = 0;
+        for (std::size_t tasks = 0; tasks < 300; ++tasks) wrong += !runs_each_once(team, tasks % 23);
+        CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("thread_team: tasks run at the same time") {
+    thread_team team(3);
+    std::atomic<int> here{0};
+    // Ends only if all three are on their way at once.
+    const auto meet = [&](std::size_t) {
+        here.fetch_add(1);
+        while (here.load() < 3) std::this_thread::yield();
+    };
+    team(3, task_ref(meet));
+    CHECK(here == 3);
+}
+
+TEST_CASE("thread_team: threads that sleep are woken") {
+    thread_team at_once(3, 0us), soon(3, 50us);
+    std::size_t wrong = 0;
+    for (int i = 0; i < 200; ++i) {
+        wrong += !runs_each_once(at_once, 7);
+        wrong += !runs_each_once(soon, 7);
+        if (i % 10 == 0) std::this_thread::sleep_for(1ms);
+    }
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("thread_team: ends while its threads watch, and while they sleep") {
+    for (int i = 0; i < 20; ++i) thread_team team(3, i % 2 ? 0us : 10ms);
+    thread_team asleep(3, 0us);
+    std::this_thread::sleep_for(2ms);
+}
+
+TEST_CASE("thread_team: calls from several threads and from within a task") {
+    thread_team team(3);
+    std::atomic<std::size_t> wrong{0};
+    std::vector<std::thread> callers;
+    for (int c = 0; c < 3; ++c)
+        callers.emplace_back([&] {
+            for (int i = 0; i < 200; ++i) wrong += !runs_each_once(team, 11);
+        });
+    for (std::thread& caller : callers) caller.join();
+    const auto nested = [&](std::size_t) { wrong += !runs_each_once(team, 5); };
+    team(4, task_ref(nested));
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("thread_team: a layer's output is that of one thread, to the bit") {
+    constexpr tiffin_test::sizes sizes{.d_model = 96, .d_ff = 250, .vocab = 37};
+    const tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(stem{}), {sizes, {}, {}, ~0u, 29});
+    auto layer = prepare<stem>(tensors.given(), simd{}, {.workers = 4});
+    thread_team team(4);
+    for (const std::size_t tokens : {std::size_t{1}, std::size_t{2}, std::size_t{33}}) {
+        const std::vector<float> x = tiffin_test::random_rows(tokens, sizes.d_model, 31);
+        const std::vector<std::int32_t> ids = tiffin_test::random_ids(tokens, 37, 37);
+        std::vector<float> alone(x.size()), y(x.size());
+        layer(x, ids, alone, serial{});
+        layer(x, ids, y, team);
+        CHECK(y == alone);
+    }
+}
