@@ -1,7 +1,7 @@
 // tiffin: token-indexed and sparse feed-forward layers. The umbrella: includes only.
 //
-// Not here, because they bring a dependency along: executor/openmp.hpp (OpenMP), io/ (JSON), and
-// tiffin/cuda.hpp (CUDA).
+// Not here, because they bring a dependency along: executor/openmp.hpp (OpenMP), executor/thread_team.hpp
+// (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA).
 #pragma once
 
 #include <tiffin/activation/any_activation.hpp>
