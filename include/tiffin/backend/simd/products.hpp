@@ -56,7 +56,7 @@ public:
 
     // Floats for the sums of as many tasks as `most_workers` allows.
     [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t most_workers) const noexcept {
-        return rounded_numbers(tokens) + workers(tokens, most_workers) * numbers_a_worker(tokens);
+        return rounded_numbers(tokens) + workers(most_workers) * numbers_a_worker(tokens);
     }
 
     // Calls finish(first token, tokens, first output, outputs, sums) for every part of the result.
@@ -65,19 +65,18 @@ public:
              const Finish& finish) const {
         const std::byte* const rows = round(in, scratch, most_workers, execute);
         scratch += rounded_numbers(in.tokens);
-        const std::size_t parts = weights_.groups() * blocks(in.tokens);
         std::atomic<std::size_t> next{0};
         const auto work = [&](std::size_t worker) noexcept {
             float* const mine = scratch + worker * numbers_a_worker(in.tokens);
-            // The part after this one is claimed early, so that its first weights can be asked for.
-            std::size_t part = next.fetch_add(1, std::memory_order_relaxed);
-            while (part < parts) {
+            // The group after this one is claimed early, so that its first weights can be asked for.
+            std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
+            while (group < weights_.groups()) {
                 const std::size_t following = next.fetch_add(1, std::memory_order_relaxed);
-                run_part(part, following, rows, in.tokens, mine, finish);
-                part = following;
+                run_group(group, following, rows, in.tokens, mine, finish);
+                group = following;
             }
         };
-        execute(workers(in.tokens, most_workers), task_ref(work));
+        execute(workers(most_workers), task_ref(work));
     }
 
 private:
@@ -93,11 +92,8 @@ private:
                : even >= panels_at_once / 2 ? panels_at_once
                                             : 1;
     }
-    [[nodiscard]] static std::size_t blocks(std::size_t tokens) noexcept {
-        return (tokens + token_block - 1) / token_block;
-    }
-    [[nodiscard]] std::size_t workers(std::size_t tokens, std::size_t most) const noexcept {
-        return std::min(most, weights_.groups() * std::max<std::size_t>(blocks(tokens), 1));
+    [[nodiscard]] std::size_t workers(std::size_t most) const noexcept {
+        return std::min(most, weights_.groups());
     }
     // Sums, then a block of weights unpacked.
     [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
@@ -132,20 +128,22 @@ private:
         return std::min(tokens, token_block) * weights_.group_panels() * packed::panel_numbers;
     }
 
-    // A group of panels and a block of tokens. The blocks of a group follow each other.
     template <class Finish>
-    void run_part(std::size_t part, std::size_t following, const std::byte* rows, std::size_t tokens,
-                  float* acc, const Finish& finish) const noexcept {
-        const std::size_t group = part / blocks(tokens), block = part % blocks(tokens);
+    void run_group(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
+                   float* acc, const Finish& finish) const noexcept {
         const std::size_t first_output = group * weights_.group_panels() * packed::panel_outputs;
         const std::size_t outputs =
             std::min(weights_.panels_in(group) * packed::panel_outputs, weights_.outputs() - first_output);
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
         const std::size_t tile_count = (tokens + tile - 1) / tile;
-        const std::size_t first = tile_count * block / blocks(tokens) * tile;
-        const std::size_t count = std::min(tile_count * (block + 1) / blocks(tokens) * tile, tokens) - first;
-        if constexpr (Count > 0) multiply(group, following / blocks(tokens), rows, tokens, first, count, acc);
-        finish(first, count, first_output, outputs, sums{acc, count});
+        const std::size_t blocks = (tokens + token_block - 1) / token_block;
+        for (std::size_t b = 0; b < blocks; ++b) {
+            const std::size_t first = tile_count * b / blocks * tile;
+            const std::size_t count = std::min(tile_count * (b + 1) / blocks * tile, tokens) - first;
+            if constexpr (Count > 0)
+                multiply(group, b + 1 < blocks ? group : following, rows, tokens, first, count, acc);
+            finish(first, count, first_output, outputs, sums{acc, count});
+        }
     }
 
     // acc[panel][token][register] = products of the group's panels with tokens [first, first + count).
