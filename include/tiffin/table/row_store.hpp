@@ -1,0 +1,120 @@
+// Where the rows of a token table lie: the concept of a store, and the store that is plain memory.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// Rows of `width` numbers in one format, one for each id in [0, rows).
+struct table_shape {
+    std::size_t rows = 0;
+    std::size_t width = 0;
+    dtype type = dtype::f32;
+
+    [[nodiscard]] constexpr std::size_t row_bytes() const noexcept { return bytes_of(type, width); }
+    friend constexpr bool operator==(const table_shape&, const table_shape&) = default;
+};
+
+// Rows by token id. read(ids, to) copies the rows of `ids`, in their order, one behind the other to `to`,
+// which has room for them; it changes nothing else and may be called from several threads.
+// Precondition of read: every id lies in the table, see check_ids.
+template <class S>
+concept row_store = requires(const S& store, std::span<const std::int32_t> ids, std::byte* to) {
+    { store.shape() } -> std::convertible_to<table_shape>;
+    { store.read(ids, to) } -> std::same_as<status>;
+};
+
+// Errors: errc::token_id for the first id outside the table, with its place.
+inline status check_ids(std::span<const std::int32_t> ids, const table_shape& table) {
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.rows)
+            return failure{errc::token_id, "ids",
+                           "ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
+                               " lies outside the table's " + std::to_string(table.rows) + " rows"};
+    return {};
+}
+
+// A stored row widened to `width` numbers. Exact.
+inline void decode_row(const table_shape& table, const std::byte* row, float* to) noexcept {
+    with_format(table.type, [&](auto format) {
+        using storage = typename decltype(format)::storage;
+        for (std::size_t i = 0; i < table.width; i += decltype(format)::block, row += sizeof(storage)) {
+            storage stored;
+            std::memcpy(&stored, row, sizeof stored);
+            decltype(format)::decode(stored, to + i);
+        }
+    });
+}
+
+// `width` numbers rounded to a row as it is stored.
+inline void encode_row(const table_shape& table, const float* from, std::byte* row) noexcept {
+    with_format(table.type, [&](auto format) {
+        using storage = typename decltype(format)::storage;
+        for (std::size_t i = 0; i < table.width; i += decltype(format)::block, row += sizeof(storage)) {
+            storage stored;
+            decltype(format)::encode(from + i, stored);
+            std::memcpy(row, &stored, sizeof stored);
+        }
+    });
+}
+
+// A table (rows, width) that somebody holds in memory, at any alignment.
+class in_memory {
+public:
+    // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds whole numbers.
+    static result<in_memory> view(const tensor_view& table) {
+        if (is_integer(table.type))
+            return failure{
+                errc::dtype, "table",
+                "is " + std::string(name_of(table.type)) + "; rows hold f32 or a smaller format of it"};
+        if (table.shape.rank() != 2 || table.shape[1] == 0 || table.shape[1] % block_of(table.type) != 0)
+            return failure{errc::shape, "table",
+                           "has shape " + to_string(table.shape) +
+                               "; it must be (rows, width), the width a multiple of " +
+                               std::to_string(block_of(table.type)) + " in " +
+                               std::string(name_of(table.type))};
+        return in_memory(static_cast<const std::byte*>(table.data),
+                         {table.shape[0], table.shape[1], table.type});
+    }
+
+    [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        const std::size_t bytes = shape_.row_bytes();
+        for (std::size_t i = 0; i < ids.size(); ++i)
+            std::memcpy(to + i * bytes, data_ + static_cast<std::size_t>(ids[i]) * bytes, bytes);
+        return {};
+    }
+
+private:
+    in_memory(const std::byte* data, const table_shape& shape) noexcept : data_(data), shape_(shape) {}
+
+    const std::byte* data_;
+    table_shape shape_;
+};
+
+// A store of the caller's own: a shape, and a callable read(ids, to) that returns a status.
+template <class Read>
+    requires(std::is_invocable_r_v<status, const Read&, std::span<const std::int32_t>, std::byte*>)
+class from_callback {
+public:
+    from_callback(const table_shape& shape, Read read) : shape_(shape), read_(std::move(read)) {}
+
+    [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const { return read_(ids, to); }
+
+private:
+    table_shape shape_;
+    Read read_;
+};
+
+TIFFIN_END
