@@ -1,7 +1,8 @@
 // tiffin: token-indexed and sparse feed-forward layers. The umbrella: includes only.
 //
 // Not here, because they bring a dependency along: executor/openmp.hpp (OpenMP), executor/thread_team.hpp
-// (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA). Nor what no layer needs: table/ and analysis/geometry.hpp.
+// (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA). Nor what no layer needs: table/ and
+// analysis/geometry.hpp.
 #pragma once
 
 #include <tiffin/activation/any_activation.hpp>

@@ -33,7 +33,7 @@ struct cosine_distribution {
         for (std::size_t b = 0; b < bins.size(); ++b) {
             below += static_cast<double>(bins[b]);
             if (below > 0 && below >= share * static_cast<double>(pairs))
-                return -1 + 0.01 * static_cast<double>(b + 1);
+                return -1 + 2 * static_cast<double>(b + 1) / static_cast<double>(bins.size());
         }
         return 0;
     }
@@ -46,7 +46,7 @@ struct row_cosine {
 
 namespace detail {
 
-// Rows in double, a batch at a time, so that no more of a table is held than that.
+// Rows widened, a batch at a time, so that no more of a table is held than that.
 template <row_store Store>
 class row_batch {
 public:

@@ -4,13 +4,13 @@
 #include <tiffin/error.hpp>
 #include <tiffin/tensor.hpp>
 
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 TIFFIN_BEGIN

@@ -85,7 +85,8 @@ private:
     // Tokens of a full tile.
     static constexpr std::size_t tile = Count > 0 ? tile_tokens<Arch, packed::registers + (Count == 0)> : 1;
     static_assert(token_block % tile == 0);
-    // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs.
+    // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs; as many as are
+    // taken at once where there are enough.
     static std::size_t group_size(std::size_t outputs) noexcept {
         const std::size_t even = outputs / packed::panel_outputs / 16;
         return even >= 2 * panels_at_once   ? 2 * panels_at_once
