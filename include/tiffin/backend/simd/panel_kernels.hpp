@@ -55,6 +55,7 @@ struct panel_kernels {
     std::size_t block_bytes;     // of one output
     std::size_t step;            // inputs are packed in multiples of this
     std::size_t row_bytes;       // of a token's depth block of activations
+    std::size_t few_tokens;      // up to which panels_at_once are read at a time; over 2 only of f32
     std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
     const tile_function* tiles;  // of n tokens: tiles[n - 1]
     const tile_function* side_by_side;  // of n of the few tokens and panels_at_once panels
@@ -89,6 +90,7 @@ inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequ
                        .block_bytes = sizeof(typename Weights::storage),
                        .step = product::step,
                        .row_bytes = product::row_bytes,
+                       .few_tokens = std::same_as<Weights, f32> ? 4 : few_tokens,
                        .unpack_from = ~std::size_t{0},
                        .tiles = tiles<product, T...>.data(),
                        .side_by_side = side_by_side<product>.data(),

@@ -151,7 +151,8 @@ private:
     void multiply(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                   std::size_t first, std::size_t count, float* acc) const noexcept {
         const std::size_t panel = group * weights_.group_panels(), panels = weights_.panels_in(group);
-        const std::size_t together = count <= few_tokens ? panels / panels_at_once * panels_at_once : 0;
+        const std::size_t together =
+            count <= weights_.kernels().few_tokens ? panels / panels_at_once * panels_at_once : 0;
         multiply_few(panel, together, rows, tokens, first, count, acc);
         multiply_many(panel + together, panels - together, following, rows, tokens, first, count,
                       acc + together * count * packed::panel_numbers);
@@ -162,12 +163,24 @@ private:
     void multiply_few(std::size_t panel, std::size_t panels, const std::byte* rows, std::size_t tokens,
                       std::size_t first, std::size_t count, float* acc) const noexcept {
         const panel_kernels& kernels = weights_.kernels();
+        const std::size_t panel_sums = count * packed::panel_numbers;
         for (std::size_t p = 0; p < panels; p += panels_at_once)
-            for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block)
-                kernels.side_by_side[count - 1](
-                    rows + (k0 / depth_block * tokens + first) * kernels.row_bytes, weights_.depth(k0),
-                    weights_.block(panel + p, k0), weights_.panel_bytes(),
-                    acc + p * count * packed::panel_numbers, k0 == 0, {});
+            for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
+                const std::byte* const x = rows + (k0 / depth_block * tokens + first) * kernels.row_bytes;
+                const std::byte* const w = weights_.block(panel + p, k0);
+                const std::size_t depth = weights_.depth(k0);
+                if (count <= few_tokens) {
+                    kernels.side_by_side[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
+                                                    k0 == 0, {});
+                    continue;
+                }
+                for (std::size_t k = 0; k < depth; k += turn)
+                    for (std::size_t i = 0; i < panels_at_once; ++i)
+                        kernels.tiles[count - 1](
+                            x + k * sizeof(float), std::min(turn, depth - k),
+                            w + i * weights_.panel_bytes() + kernels.bytes(k * packed::panel_numbers), 0,
+                            acc + (p + i) * panel_sums, k0 + k == 0, {});
+            }
     }
 
     // One block of a panel after the other passes the tiles of all tokens, while the next one is asked for.

@@ -45,8 +45,13 @@ struct ahead {
 // hardware follows several further than one, as it stops at the end of every page (1 token, AVX2: 27 GB/s of
 // q8_0 from one stream, 34 from four).
 inline constexpr std::size_t panels_at_once = 4;
-// Tokens up to which memory is slower than the arithmetic whatever the format, so that sums may be spilled.
+// Tokens up to which one tile takes them: memory is then slower than the arithmetic whatever the format, so
+// that sums may be spilled.
 inline constexpr std::size_t few_tokens = 2;
+// Inputs after which the next of the panels has its turn, for tokens whose sums of one panel fill the
+// registers (4 tokens, f32, one thread of an AVX2 machine: 10.6 ms instead of 12.6; the same in minutes in
+// which others use the memory). Widening the weights a turn at a time costs narrower formats more than that.
+inline constexpr std::size_t turn = 16;
 
 // acc[panel][token][register] (+)= sum over k of x[token][k] w[panel][k][register].
 // Shapes: `rows` holds x of a depth block, depth_block floats a token; w is a packed block (depth,
