@@ -50,6 +50,10 @@ struct tensor_view {
     const void* data = nullptr;
     dtype type = dtype::f32;
     tiffin::shape shape;
+    // Not 0 for a table without memory: its rows come with each call, as rows[gathered - 1].
+    std::size_t gathered = 0;
+
+    [[nodiscard]] constexpr bool is_given() const noexcept { return data != nullptr || gathered != 0; }
 };
 
 // The value of number `i` of floating-point memory at any alignment, widened exactly.
@@ -82,6 +86,11 @@ public:
     weights& add(std::string name, const float* data, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{data, dtype::f32, sizes});
     }
+    // A table or a pool of which each call brings the rows of its tokens (see token_inputs). Calls name
+    // such tables in the order in which they were added.
+    weights& add_gathered(std::string name, dtype type, tiffin::shape sizes) {
+        return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_});
+    }
     [[nodiscard]] const tensor_view* find(std::string_view name) const noexcept {
         for (const entry& e : entries_)
             if (e.name == name) return &e.tensor;
@@ -91,6 +100,7 @@ public:
 
 private:
     std::vector<entry> entries_;
+    std::size_t gathered_ = 0;
 };
 
 TIFFIN_END

@@ -178,6 +178,8 @@ status layer<Block, Backend>::run(matrix_view<const float> x, const token_inputs
                      inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
                      piece_of(inputs.residual, first, count),
                      piece_of(inputs.per_layer_input, first, count),
+                     inputs.gathered.data(),
+                     first,
                      nullptr,
                      count,
                      {y.rows_from(first, count)},

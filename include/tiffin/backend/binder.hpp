@@ -22,13 +22,22 @@ struct table_size {
     std::size_t vocab;
 };
 
+// A table of which calls bring the rows; a pool's row is that of all its experts.
+struct gathered_table {
+    std::string name;
+    std::size_t number;  // from 1 on, as added
+    std::size_t width;
+    dtype type;
+};
+
 // A block's tensors and the sizes they agree on. Of a block of two sources: the tensors of
 // tensors_of<Block>() in their order; of a block of blocks: those it has itself, and its parts. A tensor
 // that was not given, or is not stored, has null data.
 struct binding {
     std::vector<tensor_view> tensors;
     std::vector<binding> parts;
-    std::vector<table_size> tables;  // of this block and its parts
+    std::vector<table_size> tables;        // of this block and its parts
+    std::vector<gathered_table> gathered;  // likewise
     number_formats formats;
     std::size_t d_model = 0;
     std::size_t d_ff = 0;         // of the first block of two sources
@@ -112,9 +121,15 @@ public:
             if (status s = all.unify(t, *tensor, name); !s) return s;
             if (status s = detail::check_format(t.spec.kind, *tensor, name, formats_); !s) return s;
             to.tensors.back() = *tensor;
-            if (t.spec.kind == tensor_kind::table || t.spec.kind == tensor_kind::route_map)
+            const bool pool = t.spec.kind == tensor_kind::pool;
+            if (tensor->gathered != 0)
+                to.gathered.push_back({name, tensor->gathered,
+                                       pool ? tensor->shape[0] * tensor->shape[2] : tensor->shape[1],
+                                       tensor->type});
+            else if (pool)
+                to.tables.push_back({name, tensor->shape[1]});
+            else if (t.spec.kind == tensor_kind::table || t.spec.kind == tensor_kind::route_map)
                 to.tables.push_back({name, tensor->shape[0]});
-            if (t.spec.kind == tensor_kind::pool) to.tables.push_back({name, tensor->shape[1]});
         }
         return {};
     }

@@ -34,6 +34,7 @@ inline status adopt(binding part, binding& to, const std::string& prefix, const 
         return failure{errc::option, prefix, "is a second delayed block; a call has one handle for one"};
     if (part.delay != 0) to.delay = part.delay;
     to.tables.insert(to.tables.end(), part.tables.begin(), part.tables.end());
+    to.gathered.insert(to.gathered.end(), part.gathered.begin(), part.gathered.end());
     to.parts.push_back(std::move(part));
     return {};
 }

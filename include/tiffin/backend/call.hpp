@@ -4,6 +4,7 @@
 #include <tiffin/block/delayed.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/router/selection.hpp>
+#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/view.hpp>
 
 #include <concepts>
@@ -24,6 +25,8 @@ struct token_inputs {
     // (T, choices()): where the outermost part that routes writes whom it chose; null: nowhere.
     choice<float>* routes = nullptr;
     carried_residuals* carried = nullptr;  // of this forward pass, see delayed
+    // Of the tables whose rows come with each call, in the order in which they were added to the weights.
+    std::span<const gathered_rows> gathered{};
 };
 
 namespace detail {
@@ -61,6 +64,8 @@ struct call_arguments {
     const std::int32_t* token_ids;
     matrix_view<const float> residual;
     matrix_view<const float> per_layer_input;
+    const gathered_rows* gathered;  // of the whole call, of which `first` tokens came before these
+    std::size_t first;
     const std::uint32_t* rows;
     std::size_t tokens;
     output_rows to;
@@ -74,6 +79,10 @@ struct call_arguments {
     [[nodiscard]] std::size_t row(std::size_t i) const noexcept { return rows ? rows[i] : i; }
     [[nodiscard]] std::int32_t token_id(std::size_t i) const noexcept {
         return token_ids ? token_ids[row(i)] : 0;
+    }
+    // Where the row of token i begins in the gathered table of this number, from 1 on.
+    [[nodiscard]] const std::byte* gathered_row(std::size_t number, std::size_t i) const noexcept {
+        return gathered[number - 1].row(first + row(i));
     }
 };
 

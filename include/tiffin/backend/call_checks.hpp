@@ -16,6 +16,7 @@ TIFFIN_BEGIN
 // What a layer's calls are held against.
 struct call_needs {
     std::vector<table_size> tables;
+    std::vector<gathered_table> gathered;
     std::size_t d_model = 0;
     std::size_t d_ff = 0;
     std::size_t given_width = 0;  // of per_layer_input; 0: not read
@@ -27,8 +28,8 @@ struct call_needs {
 namespace detail {
 
 inline call_needs needs_of(const binding& bound) {
-    return {bound.tables,  bound.d_model,        bound.d_ff, bound.given_width,
-            bound.choices, bound.reads_residual, bound.delay};
+    return {bound.tables,      bound.gathered, bound.d_model,        bound.d_ff,
+            bound.given_width, bound.choices,  bound.reads_residual, bound.delay};
 }
 
 // A matrix beside x that a call must give, of x's rows and a width of its own.
@@ -47,6 +48,35 @@ inline status check_beside(const matrix_view<const float>& given, const char* na
                        "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
                            std::to_string(width)};
     if (matrices_overlap(given, y)) return failure{errc::overlap, "y", std::string("overlaps ") + name};
+    return {};
+}
+
+// The rows of a call's tokens in a table that is not in memory.
+inline status check_gathered(const gathered_table& table, const gathered_rows& rows,
+                             const matrix_view<const float>& x, const matrix_view<float>& y) {
+    const auto refuse = [&](errc code, std::string what) {
+        return failure{code, table.name, std::move(what)};
+    };
+    if (rows.type != table.type || rows.width != table.width)
+        return refuse(errc::dtype, "was gathered as rows of " + std::to_string(rows.width) + " " +
+                                       std::string(name_of(rows.type)) + "; the layer reads " +
+                                       std::to_string(table.width) + " " + std::string(name_of(table.type)));
+    if (rows.index.size() != x.rows)
+        return refuse(errc::size, "was gathered for " + std::to_string(rows.index.size()) +
+                                      " tokens; the call has " + std::to_string(x.rows));
+    for (std::size_t t = 0; t < x.rows; ++t)
+        if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
+            return refuse(errc::token_id, "index[" + std::to_string(t) +
+                                              "] = " + std::to_string(rows.index[t]) + " lies outside its " +
+                                              std::to_string(rows.count) + " gathered rows");
+    const std::size_t number = block_of(rows.type) > 1 ? 2 : size_of(rows.type);
+    if (reinterpret_cast<std::uintptr_t>(rows.data) % number != 0 || rows.stride % number != 0)
+        return refuse(errc::size, "has gathered rows that do not lie at multiples of " +
+                                      std::to_string(number) + " bytes");
+    const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);
+    if (ranges_overlap(rows.data, rows.bytes(), y.data, y_bytes) ||
+        ranges_overlap(rows.index.data(), rows.index.size_bytes(), y.data, y_bytes))
+        return failure{errc::overlap, "y", "overlaps the gathered rows of " + table.name};
     return {};
 }
 
@@ -80,6 +110,13 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
                 return failure{errc::token_id, table.name,
                                "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
                                    " lies outside its " + std::to_string(table.vocab) + " rows"};
+    for (const gathered_table& table : needs.gathered) {
+        if (table.number > inputs.gathered.size())
+            return failure{errc::size, table.name,
+                           "is to come with the call as table " + std::to_string(table.number) +
+                               " of `gathered`, which has " + std::to_string(inputs.gathered.size())};
+        if (status s = check_gathered(table, inputs.gathered[table.number - 1], x, y); !s) return s;
+    }
     const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);
     if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
     if (ranges_overlap(ids.data(), ids.size_bytes(), y.data, y_bytes))

@@ -68,6 +68,9 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     binding bound;
     detail::extents_seen extents;
     if (status s = from.bind_source(source, wanted, prefix, extents, bound); !s) return s.failure();
+    if (!bound.gathered.empty())
+        return failure{errc::option, bound.gathered[0].name,
+                       "comes with each call; a table is folded from rows in memory"};
     folded_table made;
     made.width = extents.size(extent::d_ff);
     made.vocab = extents.size(extent::vocab);
@@ -82,8 +85,8 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     for (std::size_t first = 0; first < made.vocab; first += piece) {
         const std::size_t count = std::min(piece, made.vocab - first);
         for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(first + i);
-        const call_arguments call{{},    ids.data(),    {},      {},     nullptr, count, {}, nullptr, {},
-                                  false, memory.data(), workers, execute};
+        const call_arguments call{{}, ids.data(), {}, {},    nullptr,       0,       nullptr, count,
+                                  {}, nullptr,    {}, false, memory.data(), workers, execute};
         stage.run(call, {nullptr, count}, memory.data(), nullptr,
                   [&](std::size_t t, std::size_t feature, const machine::reg& v, std::size_t n) {
                       machine::store(v, made.rows.data() + (first + t) * made.width + feature, n);

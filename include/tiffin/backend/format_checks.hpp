@@ -57,10 +57,24 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
                        " its last axis must be a multiple of " + std::to_string(block)};
 }
 
+// Rows that come with a call are read as they lie.
+inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
+                             const number_formats& formats) {
+    if (kind != tensor_kind::table && kind != tensor_kind::pool)
+        return failure{errc::option, name, "is to come with each call; only the rows of tables can"};
+    if (!formats.any_table && given.type != formats.tables.type)
+        return failure{errc::dtype, name,
+                       "has rows of " + std::string(name_of(given.type)) +
+                           " that come with each call; the backend's tables are " +
+                           std::string(formats.tables.name)};
+    return check_blocks(given, name, name_of(given.type), block_of(given.type));
+}
+
 // Whether a tensor can be read as it is given, and kept in the format that a backend has for its kind.
 inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
                            const number_formats& formats) {
     if (is_integer(given.type)) return {};
+    if (given.gathered != 0) return check_gathered(kind, given, name, formats);
     if (block_of(given.type) > 1) {
         if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;
         if (status s = check_scales(given, name); !s) return s;

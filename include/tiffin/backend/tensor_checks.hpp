@@ -26,7 +26,7 @@ std::size_t width_of(std::span<const tensor_view> tensors) noexcept {
     static constexpr auto specs = specs_of<S>("");
     for (std::size_t i = 0; i < specs.size(); ++i)
         for (std::size_t a = 0; a < specs[i].rank; ++a)
-            if (specs[i].sizes[a] == 0 && tensors[i].data != nullptr) return tensors[i].shape[a];
+            if (specs[i].sizes[a] == 0 && tensors[i].is_given()) return tensors[i].shape[a];
     return 0;
 }
 
@@ -98,7 +98,7 @@ inline status check_given(const weights& given) {
             if (entries[j].name == name)
                 return failure{errc::duplicate_tensor, name,
                                "given twice, as tensors " + std::to_string(j) + " and " + std::to_string(i)};
-        if (tensor.data == nullptr && tensor.shape.elements() != 0)
+        if (!tensor.is_given() && tensor.shape.elements() != 0)
             return failure{errc::missing_tensor, name,
                            "given with a null pointer and shape " + to_string(tensor.shape)};
     }
@@ -107,7 +107,7 @@ inline status check_given(const weights& given) {
 
 inline status check_dtype(const block_tensor& t, const tensor_view& given, const std::string& name) {
     const bool integers = is_integer(given.type);
-    if (integers == (t.spec.kind == tensor_kind::route_map)) return {};
+    if (integers == (t.spec.kind == tensor_kind::route_map) && given.type != dtype::u8) return {};
     return failure{
         errc::dtype, name,
         "has dtype " + std::string(name_of(given.type)) +

@@ -55,6 +55,7 @@ struct number_formats {
     number_format weights;
     number_format tables;
     number_format activations;
+    bool any_table = false;  // tables are read in whatever format they have
 };
 
 template <class Format>

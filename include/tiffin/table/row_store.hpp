@@ -1,4 +1,4 @@
-// Where the rows of a token table lie: the concept of a store, and the store that is plain memory.
+// Where the rows of a token table lie: the concept of a store, and the stores that need no file.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -32,6 +33,29 @@ template <class S>
 concept row_store = requires(const S& store, std::span<const std::int32_t> ids, std::byte* to) {
     { store.shape() } -> std::convertible_to<table_shape>;
     { store.read(ids, to) } -> std::same_as<status>;
+};
+
+// A reference to a store of any kind. The store must outlive it.
+class row_store_ref {
+public:
+    row_store_ref() = default;
+    template <row_store Store>
+        requires(!std::same_as<Store, row_store_ref>)
+    row_store_ref(const Store& store)
+    noexcept
+        : store_(std::addressof(store)),
+          shape_([](const void* s) -> table_shape { return static_cast<const Store*>(s)->shape(); }),
+          read_([](const void* s, std::span<const std::int32_t> ids, std::byte* to) {
+              return static_cast<const Store*>(s)->read(ids, to);
+          }) {}
+    // Precondition of both: it refers to a store.
+    [[nodiscard]] table_shape shape() const { return shape_(store_); }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const { return read_(store_, ids, to); }
+
+private:
+    const void* store_ = nullptr;
+    table_shape (*shape_)(const void*) = nullptr;
+    status (*read_)(const void*, std::span<const std::int32_t>, std::byte*) = nullptr;
 };
 
 // Errors: errc::token_id for the first id outside the table, with its place.

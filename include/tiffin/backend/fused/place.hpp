@@ -26,14 +26,14 @@ struct stage_sizes {
 // What a stage keeps of one tensor of its tree. Which members count is the kind's business.
 template <class Machine>
 struct slot {
-    const float* numbers = nullptr;                         // vector
-    float number = 0;                                       // scalar
-    const float* bank = nullptr;                            // low_rank_out, in groups of features
-    const typename Machine::table_storage* rows = nullptr;  // pool
-    dtype type = dtype::f32;                                // of a table's or a pool's numbers
+    const float* numbers = nullptr;  // vector
+    float number = 0;                // scalar
+    const float* bank = nullptr;     // low_rank_out, in groups of features
+    dtype type = dtype::f32;         // of a table's or a pool's numbers
+    std::size_t expert_step = 0;     // pool: numbers from one expert's row to the next's
+    std::size_t table = 0;           // pool: which of the token's rows
     std::size_t experts = 0;
     std::size_t rank = 0;
-    std::size_t vocab = 0;
     std::size_t choices = 0;
     std::size_t state = 0;  // where the token's state of this tensor begins
 };
@@ -41,11 +41,10 @@ struct slot {
 // A token as a stage sees it.
 template <class Machine>
 struct token_state {
-    const typename Machine::table_storage* const* rows;  // one a table, `row_step` apart
+    const typename Machine::table_storage* const* rows;  // one a table and pool, `row_step` apart
     std::size_t row_step;
     const float* state;
     const float* given;
-    std::int32_t id;
 };
 
 template <class Machine, class Source>
@@ -56,7 +55,6 @@ struct place {
     const token_state<Machine>& token;
     const float* products;  // this token's accumulators for this register, `step` apart
     std::size_t step;
-    std::size_t width;
     std::size_t feature;
     std::size_t count;  // features of this register that exist
 
@@ -94,16 +92,14 @@ struct place {
 
 private:
     [[nodiscard]] reg mixed_rows(const slot<Machine>& s) const noexcept {
+        const auto* const first = token.rows[s.table * token.row_step];
         const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
         reg total(0.0f);
         for (std::size_t i = 0; i < s.choices; ++i) {
-            const std::size_t row =
-                static_cast<std::size_t>(chosen[i].expert) * s.vocab + static_cast<std::size_t>(token.id);
-            total = Machine::multiply_add(
-                reg(chosen[i].weight),
-                Machine::load_row(Machine::table_numbers::at(s.rows, s.type, row * width), s.type, feature,
-                                  count),
-                total);
+            const auto* const row = Machine::table_numbers::at(
+                first, s.type, static_cast<std::size_t>(chosen[i].expert) * s.expert_step);
+            total = Machine::multiply_add(reg(chosen[i].weight),
+                                          Machine::load_row(row, s.type, feature, count), total);
         }
         return total;
     }

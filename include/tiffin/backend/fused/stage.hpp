@@ -44,6 +44,7 @@ public:
     using row_pointer = const typename Machine::table_storage*;
     static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
     static constexpr std::size_t tables = count_of<Source>(tensor_kind::table);
+    static constexpr std::size_t pools = count_of<Source>(tensor_kind::pool);
 
     stage(const Source& source, std::span<const tensor_view> tensors, const stage_sizes& sizes)
         : source_(source),
@@ -80,10 +81,12 @@ public:
     void prepare(const call_arguments& call, const activations& in, std::byte* memory_begin,
                  choice<float>* routes) const {
         const memory at = lay_out(memory_begin, call.tokens);
-        for (std::size_t n = 0; n < tables; ++n)
+        for (const held_table& table : tables_)
             for (std::size_t t = 0; t < call.tokens; ++t)
-                at.rows[n * call.tokens + t] =
-                    tables_[n].at(static_cast<std::size_t>(call.token_id(t)) * outputs_);
+                at.rows[table.row * call.tokens + t] =
+                    table.gathered != 0
+                        ? reinterpret_cast<row_pointer>(call.gathered_row(table.gathered, t))
+                        : table.numbers.at(static_cast<std::size_t>(call.token_id(t)) * outputs_);
         const auto evaluator = [&](std::size_t t) { return token(call, at, t); };
         for_steps([&](const auto& step) {
             step.run(call, in, at.state, state_numbers_, at.work, slots_, evaluator);
@@ -102,31 +105,28 @@ public:
              choice<float>* routes, const Store& store) const {
         prepare(call, in, memory_begin, routes);
         const memory at = lay_out(memory_begin, call.tokens);
-        products_.run(in, reinterpret_cast<float*>(at.work), call.workers, call.execute,
-                      [&](std::size_t first, std::size_t count, std::size_t first_feature,
-                          std::size_t features, const auto& products) {
-                          for (std::size_t t = 0; t < count; ++t) {
-                              // The rows of a call lie anywhere in their tables: ask for the next token's
-                              // before they are due.
-                              if (t + 1 < count) {
-                                  ask_for_rows(at, call, first + t + 1, first_feature, features);
-                                  if constexpr (requires { store.coming(t, first_feature, features); })
-                                      store.coming(first + t + 1, first_feature, features);
-                              }
-                              const token_state<Machine> token_at = token(call, at, first + t);
-                              for (std::size_t i = 0; i < features; i += Machine::lane_count) {
-                                  const std::size_t left = std::min(Machine::lane_count, features - i);
-                                  const place<Machine, Source> here{slots_.data(),
-                                                                    token_at,
-                                                                    projections ? products.at(t, i) : nullptr,
-                                                                    products.step(),
-                                                                    outputs_,
-                                                                    first_feature + i,
-                                                                    left};
-                                  store(first + t, first_feature + i, reg(evaluate(source_, here)), left);
-                              }
-                          }
-                      });
+        products_.run(
+            in, reinterpret_cast<float*>(at.work), call.workers, call.execute,
+            [&](std::size_t first, std::size_t count, std::size_t first_feature, std::size_t features,
+                const auto& products) {
+                for (std::size_t t = 0; t < count; ++t) {
+                    // The rows of a call lie anywhere in their tables: ask for the next token's
+                    // before they are due.
+                    if (t + 1 < count) {
+                        ask_for_rows(at, call, first + t + 1, first_feature, features);
+                        if constexpr (requires { store.coming(t, first_feature, features); })
+                            store.coming(first + t + 1, first_feature, features);
+                    }
+                    const token_state<Machine> token_at = token(call, at, first + t);
+                    for (std::size_t i = 0; i < features; i += Machine::lane_count) {
+                        const std::size_t left = std::min(Machine::lane_count, features - i);
+                        const place<Machine, Source> here{
+                            slots_.data(),   token_at,          projections ? products.at(t, i) : nullptr,
+                            products.step(), first_feature + i, left};
+                        store(first + t, first_feature + i, reg(evaluate(source_, here)), left);
+                    }
+                }
+            });
     }
 
     // The value at one place of a source without projections, after prepare().
@@ -134,8 +134,7 @@ public:
                             std::size_t feature, std::size_t count) const noexcept {
         static_assert(projections == 0);
         const token_state<Machine> token_at = token(call, lay_out(memory_begin, call.tokens), t);
-        return evaluate(
-            source_, place<Machine, Source>{slots_.data(), token_at, nullptr, 0, outputs_, feature, count});
+        return evaluate(source_, place<Machine, Source>{slots_.data(), token_at, nullptr, 0, feature, count});
     }
 
     // Asks the cache for what value() will read at these places, after prepare().
@@ -145,6 +144,12 @@ public:
     }
 
 private:
+    // A table or a pool, and where its rows are noted for a call.
+    struct held_table {
+        typename Machine::table_numbers numbers;
+        std::size_t gathered;
+        std::size_t row;
+    };
     struct memory {
         row_pointer* rows;
         float* state;
@@ -153,14 +158,13 @@ private:
     };
     memory lay_out(std::byte* begin, std::size_t tokens) const noexcept {
         arena areas(begin);
-        auto* const rows = areas.take<row_pointer>(tables * tokens);
+        auto* const rows = areas.take<row_pointer>((tables + pools) * tokens);
         auto* const state = areas.take<float>(state_numbers_ * tokens);
         return {rows, state, areas.rest(), areas.used()};
     }
     token_state<Machine> token(const call_arguments& call, const memory& at, std::size_t t) const noexcept {
         return {at.rows + t, call.tokens, at.state + t * state_numbers_,
-                call.per_layer_input.data ? call.per_layer_input.row(call.row(t)) : nullptr,
-                call.token_id(t)};
+                call.per_layer_input.data ? call.per_layer_input.row(call.row(t)) : nullptr};
     }
     template <class Visit>
     void for_steps(const Visit& visit) {
@@ -174,13 +178,11 @@ private:
         if (kind == tensor_kind::projection) {
             products_.pack(packed_++, t);
         } else if (kind == tensor_kind::table || kind == tensor_kind::pool) {
-            auto& held = kind == tensor_kind::table ? tables_ : pools_;
-            held.emplace_back(t, table_type_);
-            slots_[i].type = table_type_;
-            if (kind == tensor_kind::pool) {
-                slots_[i].rows = held.back().data();
-                slots_[i].vocab = t.shape[1];
-            }
+            slot<Machine>& s = slots_[i];
+            s.type = table_type_;
+            s.table = ordinal_of<Source>(i) + (kind == tensor_kind::pool ? tables : 0);
+            if (kind == tensor_kind::pool) s.expert_step = (t.gathered != 0 ? 1 : t.shape[1]) * outputs_;
+            tables_.push_back({typename Machine::table_numbers(t, table_type_), t.gathered, s.table});
         } else if (kind == tensor_kind::vector) {
             vectors_.emplace_back(
                 t, (outputs_ + Machine::lane_count - 1) / Machine::lane_count * Machine::lane_count);
@@ -194,15 +196,14 @@ private:
                       std::size_t count) const noexcept {
         for (std::size_t n = 0; n < tables; ++n) ask_for(at.rows[n * call.tokens + t], first, count);
         for (const slot<Machine>& s : slots_) {
-            if (s.rows == nullptr) continue;
+            if (s.expert_step == 0) continue;
             const auto* const chosen =
                 reinterpret_cast<const choice<float>*>(at.state + t * state_numbers_ + s.state);
-            const auto id = static_cast<std::size_t>(call.token_id(t));
             for (std::size_t i = 0; i < s.choices; ++i)
-                ask_for(Machine::table_numbers::at(
-                            s.rows, s.type,
-                            (static_cast<std::size_t>(chosen[i].expert) * s.vocab + id) * outputs_),
-                        first, count);
+                ask_for(
+                    Machine::table_numbers::at(at.rows[s.table * call.tokens + t], s.type,
+                                               static_cast<std::size_t>(chosen[i].expert) * s.expert_step),
+                    first, count);
         }
     }
     void ask_for(row_pointer row, std::size_t first, std::size_t count) const noexcept {
@@ -219,8 +220,7 @@ private:
     dtype table_type_;
     std::size_t packed_ = 0;
     std::size_t state_numbers_ = 0;
-    std::vector<typename Machine::table_numbers> tables_;
-    std::vector<typename Machine::table_numbers> pools_;
+    std::vector<held_table> tables_;
     std::vector<held_numbers<f32>> vectors_;
     std::array<slot<Machine>, tensor_count<Source>() + 1> slots_{};
     decltype(make_steps<Machine, Source>(std::declval<const Source&>(), std::span<const tensor_view>{},

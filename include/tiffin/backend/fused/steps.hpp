@@ -42,7 +42,7 @@ public:
             typename Machine::reg squares(0.0f);
             for (std::size_t j = 0; j < outputs_; j += Machine::lane_count) {
                 const std::size_t count = std::min(Machine::lane_count, outputs_ - j);
-                const place<Machine, Source> here{slots.data(), at, nullptr, 0, outputs_, j, count};
+                const place<Machine, Source> here{slots.data(), at, nullptr, 0, j, count};
                 squares = Machine::add_square(evaluate<first>(node_.input, here), count, squares);
             }
             state[t * stride + state_] =

@@ -18,6 +18,8 @@ TIFFIN_BEGIN
 // Cost: one thread a token; no packing, no copies, any number format read in place.
 template <class Scalar = double>
 struct reference {
+    static constexpr number_formats formats() noexcept { return {{}, {}, {}, true}; }
+
     template <block_policy Block>
     class engine {
     public:
@@ -68,6 +70,8 @@ struct reference {
             widen(call.x, x);
             token.residual = widen(call.residual, residual);
             token.per_layer_input = widen(call.per_layer_input, given);
+            token.gathered = call.gathered;
+            token.number = call.first + call.row(t);
             if (call.carried.data != nullptr) token.carried = call.carried.row(call.row(t));
             token.carried_is_due = call.carried_is_due;
             if (call.routes != nullptr) token.routes = reinterpret_cast<choice<Scalar>*>(routes);

@@ -4,6 +4,7 @@
 #include <tiffin/backend/tensor_checks.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/source/tree.hpp>
+#include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +23,8 @@ struct token_arguments {
     choice<Scalar>* routes = nullptr;  // where the outermost router's choices go; null: nowhere
     float* carried = nullptr;          // of a delayed block: taken from and left in
     bool carried_is_due = false;
+    const gathered_rows* gathered = nullptr;  // of the call, of which this is token `number`
+    std::size_t number = 0;
 };
 
 namespace reference_detail {
@@ -29,6 +32,16 @@ namespace reference_detail {
 template <class Scalar>
 Scalar number(const tensor_view& t, std::size_t i) {
     return Scalar(load_as_f32(t.data, t.type, i));
+}
+
+// Number i of the token's row in a table, or of the row of expert e in a pool.
+template <class Scalar>
+Scalar row_number(const tensor_view& t, const token_arguments<Scalar>& token, std::size_t e, std::size_t i) {
+    const std::size_t width = t.shape[t.shape.rank() - 1];
+    if (t.gathered != 0)
+        return Scalar(load_as_f32(token.gathered[t.gathered - 1].row(token.number), t.type, e * width + i));
+    const std::size_t vocab = t.shape[t.shape.rank() - 2];
+    return number<Scalar>(t, (e * vocab + static_cast<std::size_t>(token.token_id)) * width + i);
 }
 
 // The experts of a token, best first; a map's in its own order. `scratch` holds 3 experts numbers.

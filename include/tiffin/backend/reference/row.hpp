@@ -71,14 +71,13 @@ struct place {
     [[nodiscard]] Scalar value() const {
         constexpr tensor_kind kind = Tensor::kind;
         const tensor_view& t = of.tensors[Slot];
-        const auto id = static_cast<std::size_t>(token.token_id);
         const Scalar* const own = state + layout.begin[Slot];
         Scalar total(0);
         if constexpr (kind == tensor_kind::projection) {
             for (std::size_t k = 0; k < of.inputs; ++k)
                 total = total + x[k] * number<Scalar>(t, feature * of.inputs + k);
         } else if constexpr (kind == tensor_kind::table) {
-            total = number<Scalar>(t, id * t.shape[1] + feature);
+            total = row_number(t, token, 0, feature);
         } else if constexpr (kind == tensor_kind::vector) {
             if (t.data) total = number<Scalar>(t, feature);
         } else if constexpr (kind == tensor_kind::scalar) {
@@ -95,7 +94,7 @@ struct place {
                 const auto e = static_cast<std::size_t>(chosen[i].expert);
                 Scalar one(0);
                 if constexpr (kind == tensor_kind::pool) {
-                    one = number<Scalar>(t, (e * t.shape[1] + id) * t.shape[2] + feature);
+                    one = row_number(t, token, e, feature);
                 } else {
                     const std::size_t rank = t.shape[2];
                     const Scalar* const z = own + 2 * layout.choices[Slot] + i * rank;

@@ -1,0 +1,61 @@
+// A store made of several, side by side.
+#pragma once
+
+#include <tiffin/table/row_store.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// The rows of several stores side by side: of a table a layer, the token-major table; of the experts' tables,
+// the rows that a pool's layer takes. The stores must outlive it; errors of read() are theirs.
+class joined_columns {
+public:
+    // Errors: errc::size where there is none or their rows are not as many, errc::dtype where their formats
+    //   differ.
+    static result<joined_columns> of(std::vector<row_store_ref> parts) {
+        if (parts.empty()) return failure{errc::size, "parts", "is empty; a row is joined of one or more"};
+        table_shape shape = parts[0].shape();
+        for (std::size_t i = 1; i < parts.size(); ++i) {
+            const table_shape part = parts[i].shape();
+            if (part.rows != shape.rows)
+                return failure{errc::size, "parts",
+                               "number " + std::to_string(i) + " has " + std::to_string(part.rows) +
+                                   " rows, the first has " + std::to_string(shape.rows)};
+            if (part.type != shape.type)
+                return failure{errc::dtype, "parts",
+                               "number " + std::to_string(i) + " is " + std::string(name_of(part.type)) +
+                                   ", the first is " + std::string(name_of(shape.type))};
+            shape.width += part.width;
+        }
+        return joined_columns(std::move(parts), shape);
+    }
+    [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        std::vector<std::byte> rows;
+        for (const row_store_ref& part : parts_) {
+            const std::size_t bytes = part.shape().row_bytes();
+            rows.resize(ids.size() * bytes);
+            if (status s = part.read(ids, rows.data()); !s) return s;
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                std::memcpy(to + i * shape_.row_bytes(), rows.data() + i * bytes, bytes);
+            to += bytes;
+        }
+        return {};
+    }
+
+private:
+    joined_columns(std::vector<row_store_ref> parts, const table_shape& shape)
+        : parts_(std::move(parts)), shape_(shape) {}
+
+    std::vector<row_store_ref> parts_;
+    table_shape shape_;
+};
+
+TIFFIN_END

@@ -1,0 +1,107 @@
+// The two calls by which a table's rows are read while something else is computed.
+#pragma once
+
+#include <tiffin/table/background_reads.hpp>
+#include <tiffin/table/distinct_ids.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Rows of one store for the tokens of one call after the other, each different row read once.
+//
+//     prefetched_rows rows(table);
+//     rows.prefetch(ids);                                        // returns at once
+//     ...                                                        // whatever comes before the layer
+//     auto now = rows.gather(ids);                               // waits if it must
+//     layer(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
+//
+// A prefetch is advice: the rows of two calls may be in flight, and those that nobody gathers make room for
+// later ones. gather() reads at once what was not prefetched, so that its rows are always those of its ids.
+// Errors: errc::token_id; of gather(), those of the store. A failed read is tried again by the next call.
+// Cost: three calls' rows in memory.
+class prefetched_rows {
+public:
+    // The store must outlive this.
+    explicit prefetched_rows(row_store_ref store) : store_(store) {}
+
+    // Begins to read the rows of a call. Does nothing while two others are still being read.
+    status prefetch(std::span<const std::int32_t> ids) {
+        if (status s = check_ids(ids, store_.shape()); !s) return s;
+        const std::size_t area = free_area();
+        if (reads_.busy(area)) return {};
+        expect(area, ids);
+        reads_.start(area, store_, calls_[area].distinct.ids());
+        return {};
+    }
+
+    // The rows of a call, valid until the next gather().
+    result<gathered_rows> gather(std::span<const std::int32_t> ids) {
+        if (status s = check_ids(ids, store_.shape()); !s) return s.failure();
+        if (delivered_ < areas) calls_[std::exchange(delivered_, areas)].expected = false;
+        std::size_t area = 0;
+        while (area < areas && !(calls_[area].expected && std::ranges::equal(calls_[area].given, ids)))
+            ++area;
+        if (area < areas) {
+            if (const status s = reads_.wait(area); !s) {
+                calls_[area].expected = false;
+                return s.failure();
+            }
+        } else {
+            area = free_area();
+            static_cast<void>(reads_.wait(area));
+            expect(area, ids);
+            if (const status s = reads_.read(area, store_, calls_[area].distinct.ids()); !s) {
+                calls_[area].expected = false;
+                return s.failure();
+            }
+        }
+        delivered_ = area;
+        const table_shape shape = store_.shape();
+        const distinct_ids& distinct = calls_[area].distinct;
+        return gathered_rows{reads_.rows(area), distinct.ids().size(), shape.row_bytes(), shape.width,
+                             shape.type,        distinct.index()};
+    }
+
+private:
+    static constexpr std::size_t areas = 3;  // one delivered, two in flight
+    struct call {
+        bool expected = false;
+        std::size_t number = 0;  // later ones have larger numbers
+        std::vector<std::int32_t> given;
+        distinct_ids distinct;
+    };
+
+    // One that nobody expects, or else the oldest that has been read; the one delivered never.
+    std::size_t free_area() {
+        std::size_t best = areas;
+        for (std::size_t a = 0; a < areas; ++a) {
+            if (a == delivered_) continue;
+            if (!calls_[a].expected && !reads_.busy(a)) return a;
+            if (best == areas || calls_[a].number < calls_[best].number) best = a;
+        }
+        return best;
+    }
+    void expect(std::size_t area, std::span<const std::int32_t> ids) {
+        call& c = calls_[area];
+        c.given.assign(ids.begin(), ids.end());
+        c.distinct.assign(ids);
+        c.expected = true;
+        c.number = ++number_;
+    }
+
+    row_store_ref store_;
+    std::array<call, areas> calls_;
+    std::size_t delivered_ = areas;  // none
+    std::size_t number_ = 0;
+    background_reads reads_{areas};  // last: it reads what is above
+};
+
+TIFFIN_END

@@ -1,0 +1,89 @@
+// The rows of a stack of layers: those of the next layers are read while one computes.
+#pragma once
+
+#include <tiffin/table/background_reads.hpp>
+#include <tiffin/table/distinct_ids.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Rows of one store a layer for the same tokens, pass by pass through the stack, of many tokens (prefill) or
+// of one (decode). Each different row is read once a layer.
+//
+//     row_schedule rows({tables.begin(), tables.end()});
+//     if (status s = rows.begin(ids); !s) ...                       // begins to read for the first layers
+//     for (auto& layer : layers) {
+//         auto now = rows.next();                                   // waits if it must; begins the next read
+//         layer(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
+//         ...
+//     }
+//
+// Errors: begin(): errc::token_id; next(): those of the store, and errc::size beyond the last layer. After a
+//   failure begin() starts afresh. Not to be used by two threads at a time.
+// Cost: rows of 1 + `ahead` layers in memory.
+class row_schedule {
+public:
+    // `layers`: a store a layer, which must outlive this. `ahead`: layers read beyond the one that computes.
+    explicit row_schedule(std::vector<row_store_ref> layers, std::size_t ahead = 1)
+        : layers_(std::move(layers)), ahead_(ahead), next_(layers_.size()), reads_(1 + ahead) {}
+
+    // Begins a pass of the stack, whether or not the last has ended. The ids are copied.
+    status begin(std::span<const std::int32_t> ids) {
+        for (const row_store_ref& layer : layers_)
+            if (status s = check_ids(ids, layer.shape()); !s) return s;
+        // What the last pass has in flight reads the ids that are about to change.
+        for (std::size_t area = 0; area <= ahead_; ++area) static_cast<void>(reads_.wait(area));
+        distinct_.assign(ids);
+        next_ = 0;
+        for (std::size_t layer = 0; layer < std::min(ahead_, layers_.size()); ++layer) start(layer);
+        return {};
+    }
+
+    // The rows of the next layer, valid until the call after this.
+    result<gathered_rows> next() {
+        if (next_ == layers_.size())
+            return failure{errc::size, "next",
+                           "the pass has no layer " + std::to_string(next_) + "; begin() starts another"};
+        const std::size_t layer = next_++;
+        if (layer + ahead_ < layers_.size()) start(layer + ahead_);
+        const auto since = std::chrono::steady_clock::now();
+        const status read = reads_.wait(area_of(layer));
+        waited_ += std::chrono::steady_clock::now() - since;
+        if (!read) {
+            next_ = layers_.size();
+            return read.failure();
+        }
+        const table_shape shape = layers_[layer].shape();
+        return gathered_rows{reads_.rows(area_of(layer)),
+                             distinct_.ids().size(),
+                             shape.row_bytes(),
+                             shape.width,
+                             shape.type,
+                             distinct_.index()};
+    }
+
+    // How long next() has waited for rows, in all passes so far.
+    [[nodiscard]] std::chrono::duration<double> waited() const noexcept { return waited_; }
+
+private:
+    [[nodiscard]] std::size_t area_of(std::size_t layer) const noexcept { return layer % (1 + ahead_); }
+    void start(std::size_t layer) { reads_.start(area_of(layer), layers_[layer], distinct_.ids()); }
+
+    std::vector<row_store_ref> layers_;
+    std::size_t ahead_;
+    std::size_t next_;
+    distinct_ids distinct_;
+    std::chrono::duration<double> waited_{};
+    background_reads reads_;  // last: it reads what is above
+};
+
+TIFFIN_END

@@ -1,0 +1,225 @@
+// Layers whose tables' rows come with each call: to the bit what the tables in memory give.
+#include <tiffin/backend/eigen/eigen.hpp>
+#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/executor/openmp.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/prepare.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/table/joined_columns.hpp>
+#include <tiffin/table/prefetched_rows.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include "support/doctest.hpp"
+#include "support/tensor_set.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+using namespace tiffin;
+
+namespace {
+
+constexpr std::size_t vocab = 23;
+
+// A block's tensors, its tables in one format: given in memory, and as rows that come with each call.
+struct tables_apart {
+    tiffin_test::tensor_set tensors;
+    weights in_memory_all, gathered_all;
+    bool cut = false;  // blocks of the format would be
+    std::deque<std::vector<std::byte>> bytes;
+    std::deque<in_memory> tables;
+    std::deque<joined_columns> pools;
+    std::deque<prefetched_rows> rows;
+
+    template <class Block>
+    tables_apart(const Block& block, const tiffin_test::sizes& sizes, dtype type)
+        : tensors(tiffin_test::tensor_set::of(block, {sizes, {}, {}, ~0u, 7})) {
+        std::vector<std::string> names;
+        for (const named_tensor& t : tensors_needed(block, sizes.shape()))
+            if (t.tensor.tensor.spec.kind == tensor_kind::table ||
+                t.tensor.tensor.spec.kind == tensor_kind::pool)
+                names.push_back(t.name);
+        const weights given = tensors.given();
+        for (const weights::entry& e : given.entries()) {
+            if (std::find(names.begin(), names.end(), e.name) == names.end()) {
+                in_memory_all.add(e.name, e.tensor);
+                gathered_all.add(e.name, e.tensor);
+                continue;
+            }
+            const std::size_t rank = e.tensor.shape.rank();
+            const table_shape one{e.tensor.shape[rank - 2], e.tensor.shape[rank - 1], type};
+            if (one.width % block_of(type) != 0) {
+                cut = true;
+                gathered_all.add_gathered(e.name, type, e.tensor.shape);
+                continue;
+            }
+            const std::size_t experts = rank == 3 ? e.tensor.shape[0] : 1;
+            auto& stored = bytes.emplace_back(experts * one.rows * one.row_bytes());
+            for (std::size_t r = 0; r < experts * one.rows; ++r)
+                encode_row(one, static_cast<const float*>(e.tensor.data) + r * one.width,
+                           stored.data() + r * one.row_bytes());
+            in_memory_all.add(e.name, tensor_view{stored.data(), type, e.tensor.shape});
+            gathered_all.add_gathered(e.name, type, e.tensor.shape);
+            std::vector<row_store_ref> parts;
+            for (std::size_t i = 0; i < experts; ++i) {
+                tables.push_back(*in_memory::view(
+                    {stored.data() + i * one.rows * one.row_bytes(), type, {one.rows, one.width}}));
+                parts.emplace_back(tables.back());
+            }
+            if (rank == 3)
+                rows.emplace_back(pools.emplace_back(*joined_columns::of(parts)));
+            else
+                rows.emplace_back(parts[0]);
+        }
+    }
+    std::vector<gathered_rows> gather(const std::vector<std::int32_t>& ids) {
+        std::vector<gathered_rows> all;
+        for (prefetched_rows& one : rows) all.push_back(one.gather(ids).or_throw());
+        return all;
+    }
+};
+
+template <class Block, class Backend>
+void check_same(const Backend& backend, dtype type) {
+    CAPTURE(std::string(name_of(type)));
+    constexpr std::size_t d_model = 64, d_ff = 96, tokens = 37;
+    tables_apart both(Block{}, {d_model, d_ff, vocab}, type);
+    if (both.cut) {
+        CHECK(try_prepare<Block>(both.gathered_all, backend).failure().code == errc::shape);
+        return;
+    }
+    REQUIRE(!both.rows.empty());
+    auto whole = prepare<Block>(both.in_memory_all, backend, {.tokens = 0});
+    auto apart = prepare<Block>(both.gathered_all, backend, {.tokens = 0});
+    CHECK(apart.needs().gathered.size() == both.rows.size());
+    const std::vector<float> x = tiffin_test::random_rows(tokens, d_model, 5);
+    const std::vector<std::int32_t> ids = tiffin_test::random_ids(tokens, vocab, 11);
+    const auto rows = both.gather(ids);
+    for (const std::size_t piece : {tokens, std::size_t{5}}) {  // in one piece and in several
+        CAPTURE(piece);
+        workspace memory = whole.make_workspace(piece, 2);
+        std::vector<float> expected(tokens * d_model, -1), y(tokens * d_model, -2);
+        whole(x, ids, expected, memory, openmp{2});
+        apart(x, {.token_ids = ids, .gathered = rows}, y, memory, openmp{2});
+        CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0);
+    }
+}
+
+using two_tables = parallel<stem_hybrid, meki>;
+using stems_by_map = mixture<hash, stem>;
+
+#define FOR_EACH_BLOCK stem, stem_gate, two_tables, meki_training, retoken<mlp>, mort<stem>, stems_by_map
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gathered_rows: any block, in simd", Block, FOR_EACH_BLOCK) {
+    check_same<Block>(simd{}, dtype::f32);
+    check_same<Block>(simd<f32, bf16>{}, dtype::bf16);
+    check_same<Block>(simd<f32, q8_0>{}, dtype::q8_0);
+}
+
+TEST_CASE_TEMPLATE("gathered_rows: any block, in the other backends", Block, FOR_EACH_BLOCK) {
+    check_same<Block>(eigen{}, dtype::f32);
+    check_same<Block>(reference<>{}, dtype::f16);
+    check_same<Block>(reference<>{}, dtype::q4_0);
+}
+
+TEST_CASE("gathered_rows: a layer of gathered tables alone reads no ids; its ids may lie beyond the table") {
+    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    auto layer = prepare<stem>(both.gathered_all, simd{});
+    CHECK(layer.needs().tables.empty());
+    const std::vector<float> x = tiffin_test::random_rows(2, 32, 5);
+    std::vector<float> y(2 * 32), expected(2 * 32);
+    const auto rows = both.gather({3, 8});
+    layer(x, {.gathered = rows}, y);
+    const std::vector<std::int32_t> added{1000, -1};  // as rows that an edit has added have
+    layer(x, {.token_ids = added, .gathered = rows}, expected);
+    CHECK(y == expected);
+}
+
+TEST_CASE("gathered_rows: columns of a token-major row") {
+    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    const std::vector<std::int32_t> ids{4, 4, 9};
+    const auto rows = both.gather(ids);
+    CHECK(rows[0].count == 2);
+    // Rows of two layers of which the second is this one.
+    std::vector<float> wide(2 * 128, -5);
+    for (std::size_t i = 0; i < 2; ++i)
+        std::memcpy(wide.data() + i * 128 + 64, rows[0].data + i * rows[0].stride, 64 * sizeof(float));
+    const gathered_rows both_layers{
+        reinterpret_cast<const std::byte*>(wide.data()), 2, 512, 128, dtype::f32, rows[0].index};
+    const gathered_rows second = both_layers.columns(64, 64);
+    auto layer = prepare<stem>(both.gathered_all, simd{});
+    const std::vector<float> x = tiffin_test::random_rows(3, 32, 5);
+    std::vector<float> y(3 * 32), expected(3 * 32);
+    layer(x, {.gathered = rows}, expected);
+    layer(x, {.gathered = {&second, 1}}, y);
+    CHECK(y == expected);
+}
+
+TEST_CASE("gathered_rows: what does not fit is refused before y is written") {
+    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    auto layer = prepare<stem>(both.gathered_all, simd{});
+    const std::vector<float> x = tiffin_test::random_rows(2, 32, 5);
+    std::vector<float> y(2 * 32, 7);
+    const auto rows = both.gather({3, 8});
+    const auto refused = [&](errc code, const gathered_rows& given, const std::string& what) {
+        CAPTURE(what);
+        const status s = layer.try_call(x, token_inputs{.gathered = {&given, 1}}, y);
+        REQUIRE(!s.ok());
+        CHECK(s.failure().code == code);
+        CHECK(s.failure().message().find(what) != std::string::npos);
+        CHECK(y == std::vector<float>(2 * 32, 7));
+    };
+    gathered_rows bad = rows[0];
+    bad.width = 32;
+    refused(errc::dtype, bad, "stem_embed.weight: was gathered as rows of 32 F32; the layer reads 64 F32");
+    bad = rows[0];
+    bad.type = dtype::bf16;
+    refused(errc::dtype, bad, "rows of 64 BF16; the layer reads 64 F32");
+    bad = rows[0];
+    bad.index = bad.index.subspan(1);
+    refused(errc::size, bad, "for 1 tokens; the call has 2");
+    const std::vector<std::int32_t> outside{0, 2};
+    bad = rows[0];
+    bad.index = outside;
+    refused(errc::token_id, bad, "index[1] = 2 lies outside its 2 gathered rows");
+    bad = rows[0];
+    bad.data += 2;
+    bad.count = 1;
+    const std::vector<std::int32_t> first{0, 0};
+    bad.index = first;
+    refused(errc::size, bad, "do not lie at multiples of 4 bytes");
+    bad = rows[0];
+    bad.data = reinterpret_cast<const std::byte*>(y.data());
+    bad.stride = 4;
+    refused(errc::overlap, bad, "y: overlaps the gathered rows of stem_embed.weight");
+
+    const status none = layer.try_call(x, token_inputs{}, y);
+    REQUIRE(!none.ok());
+    CHECK(none.failure().message() ==
+          "stem_embed.weight: is to come with the call as table 1 of `gathered`, which has 0");
+
+    const auto prepare_refuses = [](const weights& given, errc code, const std::string& what) {
+        const auto made = try_prepare<stem>(given, simd{});
+        REQUIRE(!made.ok());
+        CHECK(made.failure().code == code);
+        CHECK(made.failure().message().find(what) != std::string::npos);
+    };
+    weights other;
+    other.add("gate_proj.weight", both.tensors.view("gate_proj.weight"));
+    other.add_gathered("stem_embed.weight", dtype::bf16, {vocab, 64});
+    other.add("down_proj.weight", both.tensors.view("down_proj.weight"));
+    prepare_refuses(other, errc::dtype,
+                    "has rows of BF16 that come with each call; the backend's tables are F32");
+    weights dense;
+    dense.add_gathered("gate_proj.weight", dtype::f32, {64, 32});
+    prepare_refuses(dense, errc::option,
+                    "gate_proj.weight: is to come with each call; only the rows of tables can");
+}
