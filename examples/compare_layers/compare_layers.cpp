@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../support/progress_bar.hpp"
-#include "vocabulary.hpp"
+#include "../support/vocabulary.hpp"
 
 #include <unistd.h>
 

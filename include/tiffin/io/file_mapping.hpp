@@ -3,22 +3,15 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
-#include <tiffin/io/safetensors_format.hpp>
+#include <tiffin/io/open_file.hpp>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <utility>
 
-#if !defined(__unix__) && !defined(__APPLE__)
-#    error "tiffin: io/mapped_file.hpp needs mmap, which POSIX systems have"
-#endif
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 TIFFIN_BEGIN
 namespace io {
@@ -27,41 +20,39 @@ namespace io {
 // Precondition: nobody shortens the file meanwhile; reading beyond its new end would stop the program.
 //   Renaming another over it is fine.
 // Cost: address space; pages are read as they are touched.
-class mapped_file {
+class file_mapping {
 public:
     // Errors: errc::file where the file is missing, unreadable or not a regular file.
-    static result<mapped_file> open(const std::filesystem::path& path) {
-        const result<std::uint64_t> size = detail::regular_file_size(path);
+    static result<file_mapping> open(const std::filesystem::path& path) {
+        auto opened = open_file::open(path);
+        if (!opened) return opened.failure();
+        file_mapping mapping;
+        mapping.file_ = *std::move(opened);
+        const auto size = mapping.file_.size();
         if (!size) return size.failure();
-        const auto refuse = [&](const char* what) {
-            return detail::file_failure(errc::file, path.string(), what + detail::last_reason());
-        };
-        mapped_file file;
-        const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (descriptor < 0) return refuse("the file cannot be opened: ");
-        void* const at = *size == 0 ? nullptr : ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-        const int why = errno;
-        ::close(descriptor);
-        if (at == MAP_FAILED) {
-            errno = why;
-            return refuse("the file cannot be mapped: ");
-        }
-        file.bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(*size)};
-        return file;
+        if (*size == 0) return mapping;
+        void* const at = ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, mapping.file_.descriptor(), 0);
+        if (at == MAP_FAILED)
+            return mapping.file_.refuse("the file cannot be mapped: " + detail::last_reason());
+        mapping.bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(*size)};
+        return mapping;
     }
-    mapped_file() = default;
-    mapped_file(mapped_file&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-    mapped_file& operator=(mapped_file&& other) noexcept {
+    file_mapping() = default;
+    file_mapping(file_mapping&& other) noexcept { *this = std::move(other); }
+    file_mapping& operator=(file_mapping&& other) noexcept {
+        std::swap(file_, other.file_);
         std::swap(bytes_, other.bytes_);
         return *this;
     }
-    ~mapped_file() {
+    ~file_mapping() {
         if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
     }
 
     [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+    [[nodiscard]] const open_file& file() const noexcept { return file_; }
 
 private:
+    open_file file_;
     std::span<const std::byte> bytes_;
 };
 

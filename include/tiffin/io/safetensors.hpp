@@ -3,7 +3,7 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
-#include <tiffin/io/mapped_file.hpp>
+#include <tiffin/io/file_mapping.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 #include <tiffin/io/safetensors_header.hpp>
 #include <tiffin/tensor.hpp>
@@ -45,7 +45,7 @@ public:
 
     // Reads the header of the file at `path`; the tensors' bytes are read when they are touched, and the
     // system may give them up again. For files larger than memory, or of which little is needed.
-    // Precondition, errors: those of mapped_file and of `open`. Cost: that of the header.
+    // Precondition, errors: those of file_mapping and of `open`. Cost: that of the header.
     static result<safetensors_file> map(const std::filesystem::path& path);
 
     // Reads a file's bytes from memory.
@@ -58,6 +58,8 @@ public:
     [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
     // The tensors, in the order of the header; views into this object.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
+    // A file that was mapped, else none: a tensor begins at its data - mapping().bytes().data().
+    [[nodiscard]] const file_mapping& mapping() const noexcept { return mapped_; }
     // The path or name given; failures carry it as `where`, its odd bytes escaped.
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
 
@@ -90,7 +92,7 @@ private:
     std::vector<detail::header_reader::entry> entries_;  // until they are placed
     std::uint64_t data_size_ = 0;
     std::unique_ptr<std::byte[], release> data_;
-    mapped_file mapped_;
+    file_mapping mapped_;
 };
 
 template <class Take>
@@ -165,7 +167,7 @@ inline result<safetensors_file> safetensors_file::open(const std::filesystem::pa
 }
 
 inline result<safetensors_file> safetensors_file::map(const std::filesystem::path& path) {
-    result<mapped_file> mapped = mapped_file::open(path);
+    result<file_mapping> mapped = file_mapping::open(path);
     if (!mapped) return mapped.failure();
     const std::span<const std::byte> bytes = mapped->bytes();
     std::size_t done = 0;

@@ -80,13 +80,13 @@ public:
         }
         if (place_ != place::tensor || field_ != dtype_field)
             return unexpected("the string " + in_quotes(value));
-        for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16, dtype::i32, dtype::i64}) {
+        for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16, dtype::i32, dtype::i64, dtype::u8}) {
             if (name_of(type) != value) continue;
             entries.back().tensor.type = type;
             return true;
         }
         return refuse(
-            tensor() + " has dtype " + in_quotes(value) + "; F32, F16, BF16, I32 and I64 can be read",
+            tensor() + " has dtype " + in_quotes(value) + "; F32, F16, BF16, I32, I64 and U8 can be read",
             errc::dtype);
     }
     bool binary(nlohmann::json::binary_t&) { return unexpected("binary data"); }

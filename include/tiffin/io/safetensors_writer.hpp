@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -57,6 +58,12 @@ inline std::optional<std::string> json_string(const std::string& text) {
 
 }  // namespace detail
 
+// Takes the next bytes of a tensor; false where they cannot be written.
+using byte_sink = std::function<bool(const void*, std::size_t)>;
+// Hands over a tensor's bytes from front to back, in pieces of its choice. Ends early where the sink says
+// false, and with a failure where it has no more.
+using byte_source = std::function<status(const byte_sink&)>;
+
 // Collects tensors and metadata and writes them as one safetensors file.
 //
 // Tensors are laid out by element size, largest first, then by name, as the official writer does:
@@ -74,6 +81,12 @@ public:
     safetensors_writer& add(std::string name, tensor_view tensor) {
         tensors_.add(std::move(name), tensor);
         return *this;
+    }
+
+    // Adds a tensor whose bytes are produced while it is written, for those larger than memory.
+    safetensors_writer& add(std::string name, dtype type, tiffin::shape sizes, byte_source bytes) {
+        sources_.insert_or_assign(name, std::move(bytes));
+        return add(std::move(name), tensor_view{nullptr, type, sizes});
     }
 
     // Writes the file at `path`, replacing a regular file there (the target, where it is a link).
@@ -103,9 +116,38 @@ private:
         return detail::byte_count(tensor.type, tensor.shape).value_or(0);
     }
 
+    // Hands a tensor's bytes to a sink, whether they lie in memory or are produced.
+    status put(const weights::entry& e, std::string_view label, const byte_sink& sink) const;
+
     std::map<std::string, std::string> metadata_;
     weights tensors_;
+    std::map<std::string, byte_source, std::less<>> sources_;
 };
+
+inline status safetensors_writer::put(const weights::entry& e, std::string_view label,
+                                      const byte_sink& sink) const {
+    const std::uint64_t bytes = bytes_of(e.tensor);
+    std::uint64_t done = 0;
+    bool taken = true;
+    const auto count = [&](const void* data, std::size_t n) {
+        done += n;
+        taken = taken && done <= bytes && (n == 0 || sink(data, n));
+        return taken;
+    };
+    const auto source = sources_.find(e.name);
+    if (source == sources_.end())
+        count(e.tensor.data, bytes);
+    else if (status s = source->second(count); !s)
+        return s;
+    if (taken && done == bytes) return {};
+    if (done > bytes || taken)
+        return detail::file_failure(
+            errc::size, label,
+            "tensor " + detail::in_quotes(e.name) + " was produced with " +
+                (taken ? std::to_string(done) : "more than " + std::to_string(bytes)) +
+                " bytes; its shape takes " + std::to_string(bytes));
+    return detail::file_failure(errc::file, label, "the file cannot be written: " + detail::last_reason());
+}
 
 inline result<safetensors_writer::layout> safetensors_writer::arrange(std::string_view label) const {
     const auto refuse = [&](std::string what, errc code = errc::file) {
@@ -146,7 +188,7 @@ inline result<safetensors_writer::layout> safetensors_writer::arrange(std::strin
         if (!bytes || *bytes > std::numeric_limits<std::uint64_t>::max() - plan.data_size)
             return refuse(tensor + " is " + std::string(name_of(e->tensor.type)) + " of shape " +
                           to_string(e->tensor.shape) + ": the file's bytes overflow 64 bits");
-        if (e->tensor.data == nullptr && *bytes != 0)
+        if (e->tensor.data == nullptr && *bytes != 0 && !sources_.contains(e->name))
             return refuse(tensor + " has no data, but its shape " + to_string(e->tensor.shape) + " takes " +
                           std::to_string(*bytes) + " bytes");
         if (json.size() != 1) json += ",";
@@ -174,12 +216,14 @@ inline result<std::vector<std::byte>> safetensors_writer::to_bytes(std::string_v
     if (!plan) return plan.failure();
     std::vector<std::byte> bytes;
     bytes.reserve(plan->head.size() + plan->data_size);
-    const auto append = [&](const void* data, std::uint64_t n) {
+    const auto append = [&](const void* data, std::size_t n) {
         const auto* first = static_cast<const std::byte*>(data);
-        if (n != 0) bytes.insert(bytes.end(), first, first + n);
+        bytes.insert(bytes.end(), first, first + n);
+        return true;
     };
     append(plan->head.data(), plan->head.size());
-    for (const weights::entry* e : plan->order) append(e->tensor.data, bytes_of(e->tensor));
+    for (const weights::entry* e : plan->order)
+        if (status s = put(*e, label, append); !s) return s.failure();
     return bytes;
 }
 
@@ -218,14 +262,16 @@ inline status safetensors_writer::write(const std::filesystem::path& path) const
     if (!part.stream)
         return refuse("the file cannot be written: 1000 unfinished ones, .part0 on, lie beside it");
 
-    const auto put = [&](const void* data, std::uint64_t n) {
-        return n == 0 || std::fwrite(data, 1, n, part.stream.get()) == n;
+    const auto to_file = [&](const void* data, std::size_t n) {
+        return std::fwrite(data, 1, n, part.stream.get()) == n;
     };
-    bool written = put(plan->head.data(), plan->head.size());
-    for (const weights::entry* e : plan->order) written = written && put(e->tensor.data, bytes_of(e->tensor));
+    if (!to_file(plan->head.data(), plan->head.size()))
+        return refuse("the file cannot be written: " + detail::last_reason());
+    for (const weights::entry* e : plan->order)
+        if (status s = put(*e, label, to_file); !s) return s;
     // Closing writes what is still buffered and so can fail like any write.
-    written = written && std::fflush(part.stream.get()) == 0;
-    if (!written) return refuse("the file cannot be written: " + detail::last_reason());
+    if (std::fflush(part.stream.get()) != 0)
+        return refuse("the file cannot be written: " + detail::last_reason());
     if (std::fclose(part.stream.release()) != 0)
         return refuse("the file cannot be written: " + detail::last_reason());
     std::filesystem::rename(part.path, target, error);

@@ -1,0 +1,55 @@
+// Where a table lies in a file.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+TIFFIN_BEGIN
+
+// A table (rows, width) in a file of any kind: row `id` begins at byte offset + id * stride. Of a safetensors
+// file, io::find_table() tells it.
+struct table_location {
+    std::filesystem::path path;
+    std::uint64_t offset = 0;
+    table_shape shape;
+    std::uint64_t stride = shape.row_bytes();
+
+    [[nodiscard]] std::uint64_t row(std::int32_t id) const noexcept {
+        return offset + static_cast<std::uint64_t>(id) * stride;
+    }
+    // The byte behind the last row.
+    [[nodiscard]] std::uint64_t end() const noexcept {
+        return shape.rows == 0 ? offset : offset + (shape.rows - 1) * stride + shape.row_bytes();
+    }
+
+    // Numbers [first, first + width) of every row: of a token-major table, one layer.
+    // Errors: errc::size where rows have fewer, or blocks of the format would be cut.
+    [[nodiscard]] result<table_location> columns(std::size_t first, std::size_t width) const {
+        const std::string asked = std::to_string(width) + " columns from " + std::to_string(first) + " on; ";
+        if (first > shape.width || width > shape.width - first)
+            return failure{errc::size, path.string(), asked + "rows have " + std::to_string(shape.width)};
+        const std::size_t block = block_of(shape.type);
+        if (first % block != 0 || width % block != 0)
+            return failure{
+                errc::size, path.string(),
+                asked + std::string(name_of(shape.type)) + " keeps " + std::to_string(block) + " together"};
+        return table_location{
+            path, offset + bytes_of(shape.type, first), {shape.rows, width, shape.type}, stride};
+    }
+    // Rows [first, first + rows), numbered from 0 on: of a pool, the table of one expert.
+    // Errors: errc::size where the table has fewer.
+    [[nodiscard]] result<table_location> rows(std::size_t first, std::size_t count) const {
+        if (first > shape.rows || count > shape.rows - first)
+            return failure{errc::size, path.string(),
+                           std::to_string(count) + " rows from " + std::to_string(first) +
+                               " on; the table has " + std::to_string(shape.rows)};
+        return table_location{path, offset + first * stride, {count, shape.width, shape.type}, stride};
+    }
+};
+
+TIFFIN_END

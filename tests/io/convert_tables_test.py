@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Converts tables there and back: the joined rows are the layers' rows side by side, and the way back gives the file.
+
+usage: convert_tables_test.py CONVERT_TABLES
+"""
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+
+def write(path, tensors, metadata):
+    """tensors: name -> (dtype, shape, bytes)."""
+    header, data = {"__metadata__": metadata}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read(path):
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header, data = json.loads(content[8:8 + length]), content[8 + length:]
+    metadata = header.pop("__metadata__", {})
+    return {name: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items()}, metadata
+
+
+def main():
+    program = sys.argv[1]
+    failed = []
+
+    def check(what, holds):
+        if not holds:
+            failed.append(what)
+            print("failed:", what)
+
+    def run(*arguments):
+        return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+
+    def refused(what, *arguments):
+        ran = run(*arguments)
+        check(f"{what}: {ran.stderr!r}", ran.returncode == 1 and what in ran.stderr and ran.stderr.count("\n") == 1)
+        check(f"{what}: leaves no output", not arguments[1].exists())
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        random.seed(1)
+        # Blocks of Q8_0, 34 bytes to 32 numbers; widths of 2, 1 and 3 blocks; more rows than go in one piece.
+        widths, rows = [64, 32, 96], 30011
+        layers = [[random.randbytes(w // 32 * 34) for _ in range(rows)] for w in widths]
+        other = random.randbytes(40)
+        tensors = {f"stem_embeddings.{k}.weight": ("U8", [rows, w // 32 * 34], b"".join(layers[k]))
+                   for k, w in enumerate(widths)}
+        tensors["norm.weight"] = ("F32", [10], other)
+        formats = {f"stem_embeddings.{k}.weight.format": "Q8_0" for k in range(3)}
+        write(folder / "layers", tensors, {"about": "a test", **formats})
+
+        ran = run(folder / "layers", folder / "joined", "--to", "token-major")
+        check(f"converts: {ran.stderr}", ran.returncode == 0)
+        joined, metadata = read(folder / "joined")
+        check("names of joined", set(joined) == {"stem_embeddings.weight", "norm.weight"})
+        check("metadata of joined", metadata == {"about": "a test", "stem_embeddings.weight.format": "Q8_0",
+                                                 "stem_embeddings.weight.columns": "64,32,96"})
+        check("rows of joined", joined["stem_embeddings.weight"] ==
+              ("U8", [rows, 204], b"".join(a + b + c for a, b, c in zip(*layers))))
+        check("other tensors", joined["norm.weight"] == ("F32", [10], other))
+
+        ran = run(folder / "joined", folder / "back", "--to", "per-layer")
+        check(f"converts back: {ran.stderr}", ran.returncode == 0)
+        check("the way back", read(folder / "back") == read(folder / "layers"))
+
+        # Floats without metadata: layers of equal width, as many as are told.
+        table = random.randbytes(7 * 6 * 4)
+        write(folder / "plain", {"t": ("F32", [7, 6], table)}, {})
+        ran = run(folder / "plain", folder / "three", "--to", "per-layer", "--joined", "t", "--layers", "l{}", "--count", 3)
+        check(f"equal widths: {ran.stderr}", ran.returncode == 0)
+        parts, _ = read(folder / "three")
+        check("equal widths", parts == {f"l{k}": ("F32", [7, 2], b"".join(table[r * 24 + k * 8:r * 24 + k * 8 + 8]
+                                                                           for r in range(7))) for k in range(3)})
+
+        none = folder / "none"
+        refused("'t.columns' is missing", folder / "plain", none, "--to", "per-layer", "--joined", "t")
+        refused("--count 4: rows have 6 numbers", folder / "plain", none, "--to", "per-layer", "--joined", "t", "--count", 4)
+        refused("has no tensor 'stem_embeddings.0.weight'", folder / "plain", none, "--to", "token-major")
+        refused("has no {}", folder / "plain", none, "--layers", "l")
+        refused("there is no such file", folder / "missing", none)
+        for told in ["2,x", "2,,4", "", "2,5"]:
+            write(folder / "bad", {"t": ("F32", [7, 6], table)}, {"t.columns": told})
+            refused("t.columns", folder / "bad", none, "--to", "per-layer", "--joined", "t")
+        write(folder / "short", {"stem_embeddings.0.weight": ("F32", [7, 6], table),
+                                 "stem_embeddings.1.weight": ("F32", [6, 7], table)}, {})
+        refused("number 1 has 6 rows, the first has 7", folder / "short", none)
+    print(f"{len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
