@@ -1,6 +1,7 @@
 // Reads at many places of a file, side by side. How is a policy: threads here, a ring in reading_ring.hpp.
 #pragma once
 
+#include <tiffin/aligned_buffer.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/open_file.hpp>
 
@@ -10,6 +11,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -19,29 +21,54 @@
 TIFFIN_BEGIN
 namespace io {
 
-// `bytes` bytes of a file from `offset` on, and where they go. The first `needed` must be there; the rest, of
-// a block that the file ends in, need not.
+// `bytes` bytes of a file from `offset` on. The first `needed` must be there; the rest, of a block that the
+// file ends in, need not.
 struct file_read {
     std::uint64_t offset = 0;
-    std::byte* to = nullptr;
     std::size_t bytes = 0;
     std::size_t needed = 0;
 };
 
-// Does all reads, in any order, or gives the failure of one. Called by one thread at a time.
+// Told the number of a read and where its bytes are until it returns; on any thread, several at a time.
+using read_arrived = std::function<void(std::size_t, const std::byte*)>;
+
+// Does all reads, in any order, into memory of its own, or gives the failure of one. Called by one thread at
+// a time.
 template <class R>
 concept parallel_reader = std::default_initializable<R> &&
-    requires(R& reader, const open_file& file, std::span<const file_read> reads) {
-    { reader.read(file, reads) } -> std::same_as<status>;
+    requires(R& reader, const open_file& file, std::span<const file_read> reads,
+             const read_arrived& arrived) {
+    { reader.read(file, reads, arrived) } -> std::same_as<status>;
+};
+
+// Memory for some reads at a time, each on a border of the blocks in which disks want to be read.
+class read_places {
+public:
+    static constexpr std::size_t block = 4096;
+
+    // Room for `count` of the largest of some reads.
+    void make_room(std::span<const file_read> reads, std::size_t count) {
+        std::size_t most = 0;
+        for (const file_read& r : reads) most = std::max(most, r.bytes);
+        room_ = (most + block - 1) / block * block;
+        if (memory_.size() < count * room_ + block) memory_ = aligned_buffer(count * room_ + block);
+    }
+    [[nodiscard]] std::byte* operator[](std::size_t place) noexcept {
+        const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+        return memory_.data() + (block - address % block) % block + place * room_;
+    }
+
+private:
+    std::size_t room_ = 0;
+    aligned_buffer memory_;
 };
 
 // Threads that each wait for one read at a time.
 // Errors: those of open_file::read; std::system_error where there is no thread to be had.
-// Cost: threads that sleep between calls, made by the first; two hand-overs a call.
+// Cost: threads that sleep between calls, made by the first, and room for a read each; two hand-overs a call.
 class reading_threads {
 public:
-    // Disks have no more done side by side by more (measured: see bench_tables).
-    explicit reading_threads(std::size_t threads = 32) : threads_(threads) {}
+    explicit reading_threads(std::size_t threads = 64) : threads_(threads) {}
     reading_threads(const reading_threads&) = delete;
     reading_threads& operator=(const reading_threads&) = delete;
     ~reading_threads() {
@@ -53,37 +80,41 @@ public:
         for (std::thread& other : others_) other.join();
     }
 
-    status read(const open_file& file, std::span<const file_read> reads) {
+    status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
         while (others_.size() + 1 < std::min(threads_, reads.size()))
-            others_.emplace_back([this] { serve(); });
+            others_.emplace_back([this, me = others_.size() + 1] { serve(me); });
+        places_.make_room(reads, others_.size() + 1);
         next_ = 0;
         failed_ = {};
         file_ = &file;
         reads_ = reads;
+        arrived_ = &arrived;
         {
             const std::lock_guard lock(mutex_);
             at_work_ = others_.size();
             ++call_;
         }
         begin_.notify_all();
-        run();
+        run(0);
         std::unique_lock lock(mutex_);
         ended_call_.wait(lock, [&] { return at_work_ == 0; });
         return std::move(failed_);
     }
 
 private:
-    void run() {
+    void run(std::size_t me) {
         for (std::size_t i = next_++; i < reads_.size(); i = next_++) {
             const file_read& r = reads_[i];
-            if (status s = file_->read(r.offset, r.to, r.bytes, r.needed); !s) {
+            if (status s = file_->read(r.offset, places_[me], r.bytes, r.needed); s) {
+                (*arrived_)(i, places_[me]);
+            } else {
                 const std::lock_guard lock(mutex_);
                 failed_ = std::move(s);
                 next_ = reads_.size();
             }
         }
     }
-    void serve() {
+    void serve(std::size_t me) {
         std::size_t seen = 0;
         std::unique_lock lock(mutex_);
         for (;;) {
@@ -91,7 +122,7 @@ private:
             if (ended_) return;
             seen = call_;
             lock.unlock();
-            run();
+            run(me);
             lock.lock();
             if (--at_work_ == 0) ended_call_.notify_one();
         }
@@ -99,6 +130,7 @@ private:
 
     std::size_t threads_;
     std::vector<std::thread> others_;
+    read_places places_;  // one a thread
     std::mutex mutex_;
     std::condition_variable begin_, ended_call_;
     std::size_t call_ = 0;
@@ -107,6 +139,7 @@ private:
     // Of the call.
     const open_file* file_ = nullptr;
     std::span<const file_read> reads_;
+    const read_arrived* arrived_ = nullptr;
     std::atomic<std::size_t> next_{0};
     status failed_;
 };

@@ -7,19 +7,22 @@
 
 #include <liburing.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 
 TIFFIN_BEGIN
 namespace io {
 
 // One thread that keeps up to `depth` reads in flight.
 // Errors: those of open_file::read; errc::file where the system has no io_uring for this process.
-// Cost: a system call for as many reads as end meanwhile.
+// Cost: room for `depth` reads; a system call for as many as end meanwhile.
 class reading_ring {
 public:
     static constexpr unsigned depth = 64;
@@ -31,47 +34,55 @@ public:
         if (error_ == 0) ::io_uring_queue_exit(&ring_);
     }
 
-    status read(const open_file& file, std::span<const file_read> reads) {
+    status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
         if (error_ != 0)
             return file.refuse("io_uring cannot be had: " +
                                detail::reason({-error_, std::generic_category()}));
+        places_.make_room(reads, depth);
+        std::array<unsigned, depth> free{};  // places
+        std::array<std::size_t, depth> read_at{};
+        std::iota(free.begin(), free.end(), 0u);
+        std::size_t unused = depth, next = 0;
         status failed;
-        std::size_t next = 0, in_flight = 0;
-        while (next < reads.size() || in_flight > 0) {
-            while (next < reads.size() && in_flight < depth && failed.ok()) {
-                const file_read& r = reads[next];
+        while ((next < reads.size() && failed.ok()) || unused < depth) {
+            while (next < reads.size() && unused > 0 && failed.ok()) {
                 ::io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
                 if (entry == nullptr) break;
-                ::io_uring_prep_read(entry, file.descriptor(), r.to, static_cast<unsigned>(r.bytes),
+                const file_read& r = reads[next];
+                const unsigned place = free[--unused];
+                read_at[place] = next++;
+                ::io_uring_prep_read(entry, file.descriptor(), places_[place], static_cast<unsigned>(r.bytes),
                                      r.offset);
-                ::io_uring_sqe_set_data64(entry, next++);
-                ++in_flight;
+                ::io_uring_sqe_set_data64(entry, place);
             }
-            if (in_flight == 0) break;
-            const int submitted = ::io_uring_submit_and_wait(&ring_, 1);
-            if (submitted < 0 && submitted != -EINTR)
+            if (const int took = ::io_uring_submit_and_wait(&ring_, 1); took < 0 && took != -EINTR)
                 return file.refuse("io_uring does not take reads: " +
-                                   detail::reason({-submitted, std::generic_category()}));
+                                   detail::reason({-took, std::generic_category()}));
             ::io_uring_cqe* ended = nullptr;
             while (::io_uring_peek_cqe(&ring_, &ended) == 0) {
-                --in_flight;
-                const file_read& r = reads[::io_uring_cqe_get_data64(ended)];
-                if (status s = check(file, r, ended->res); !s && failed.ok()) failed = std::move(s);
+                const auto place = static_cast<unsigned>(::io_uring_cqe_get_data64(ended));
+                const file_read& r = reads[read_at[place]];
+                if (status s = complete(file, r, places_[place], ended->res); !s)
+                    failed = std::move(s);
+                else
+                    arrived(read_at[place], places_[place]);
                 ::io_uring_cqe_seen(&ring_, ended);
+                free[unused++] = place;
             }
         }
         return failed;
     }
 
 private:
-    // What came of a read; what is missing of a short one is read again.
-    static status check(const open_file& file, const file_read& r, int got) {
+    // What is missing of a short read is read again.
+    static status complete(const open_file& file, const file_read& r, std::byte* to, int got) {
         if (got < 0 && got != -EINTR && got != -EAGAIN) return file.cannot_read(r.offset, r.needed, -got);
         const std::size_t done = got > 0 ? static_cast<std::size_t>(got) : 0;
         if (done >= r.needed) return {};
-        return file.read(r.offset + done, r.to + done, r.bytes - done, r.needed - done);
+        return file.read(r.offset + done, to + done, r.bytes - done, r.needed - done);
     }
 
+    read_places places_;
     ::io_uring ring_{};
     int error_;
 };

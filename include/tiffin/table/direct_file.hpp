@@ -1,12 +1,10 @@
 // Rows read from a file by positional reads, many at a time.
 #pragma once
 
-#include <tiffin/aligned_buffer.hpp>
 #include <tiffin/io/open_file.hpp>
 #include <tiffin/io/parallel_reads.hpp>
 #include <tiffin/table/table_location.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,8 +26,7 @@ enum class file_cache { used, passed_by };
 // row,
 //   whatever happens to the file meanwhile. Works again once the file does.
 // Threads: reads from several threads run side by side through the cache, one after the other around it.
-// Cost: a system call a row that is cached, three where it is not. Around the cache, `rows_at_once` rows of
-//   memory beside the caller's.
+// Cost: a system call a row, two from the first on that is not cached. Around the cache, the reader's memory.
 template <io::parallel_reader Reader = io::reading_threads>
 class direct_file {
 public:
@@ -59,14 +56,9 @@ public:
     }
 
 private:
-    // What a disk wants reads to begin, end and go to at multiples of: 512 or 4096 bytes.
-    static constexpr std::size_t block = 4096;
-    static constexpr std::size_t rows_at_once = 256;
-
     struct around_cache {
         std::mutex mutex;
         Reader reader;
-        aligned_buffer memory;
         std::vector<io::file_read> reads;
     };
 
@@ -77,40 +69,26 @@ private:
 
     status read_cached(std::span<const std::int32_t> ids, std::byte* to) const {
         const std::size_t bytes = table_.shape.row_bytes();
-        std::vector<std::size_t> missing;
-        for (std::size_t i = 0; i < ids.size(); ++i)
-            if (!file_.read_cached(table_.row(ids[i]), to + i * bytes, bytes)) missing.push_back(i);
-        for (const std::size_t i : missing) file_.will_read(table_.row(ids[i]), bytes);
-        for (const std::size_t i : missing)
-            if (status s = file_.read(table_.row(ids[i]), to + i * bytes, bytes, bytes); !s) return s;
-        return {};
+        std::size_t copied = 0;
+        while (copied < ids.size() && file_.read_cached(table_.row(ids[copied]), to + copied * bytes, bytes))
+            ++copied;
+        return read_announced(file_, table_, ids.subspan(copied), to + copied * bytes);
     }
 
-    // The blocks that a row lies in are read to memory of its own, and the row copied from there.
+    // The blocks that a row lies in are read, and the row copied from them.
     status read_around(std::span<const std::int32_t> ids, std::byte* to) const {
-        around_cache& a = *around_;
-        const std::lock_guard lock(a.mutex);
+        constexpr std::size_t block = io::read_places::block;
         const std::size_t bytes = table_.shape.row_bytes();
-        const std::size_t room = (bytes + 2 * block - 2) / block * block;
-        const std::size_t most = std::min(ids.size(), rows_at_once);
-        if (a.memory.size() < most * room + block) a.memory = aligned_buffer(most * room + block);
-        const auto address = reinterpret_cast<std::uintptr_t>(a.memory.data());
-        std::byte* const memory = a.memory.data() + (block - address % block) % block;
-        for (std::size_t first = 0; first < ids.size(); first += most) {
-            const std::size_t count = std::min(most, ids.size() - first);
-            a.reads.clear();
-            for (std::size_t i = 0; i < count; ++i) {
-                const std::uint64_t at = table_.row(ids[first + i]);
-                const std::size_t skip = at % block;
-                a.reads.push_back(
-                    {at - skip, memory + i * room, (skip + bytes + block - 1) / block * block, skip + bytes});
-            }
-            if (status s = a.reader.read(file_, a.reads); !s) return s;
-            for (std::size_t i = 0; i < count; ++i)
-                std::memcpy(to + (first + i) * bytes, a.reads[i].to + table_.row(ids[first + i]) % block,
-                            bytes);
+        const std::lock_guard lock(around_->mutex);
+        around_->reads.clear();
+        for (const std::int32_t id : ids) {
+            const std::uint64_t at = table_.row(id);
+            const std::size_t skip = at % block;
+            around_->reads.push_back({at - skip, (skip + bytes + block - 1) / block * block, skip + bytes});
         }
-        return {};
+        return around_->reader.read(file_, around_->reads, [&](std::size_t i, const std::byte* blocks) {
+            std::memcpy(to + i * bytes, blocks + table_.row(ids[i]) % block, bytes);
+        });
     }
 
     io::open_file file_;

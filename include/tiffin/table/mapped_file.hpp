@@ -11,16 +11,19 @@
 #include <span>
 #include <utility>
 
+#include <sys/resource.h>
+
 TIFFIN_BEGIN
 
-// A table's rows copied out of a mapping of its file. Rows that are not in the system's cache are asked for
-// all at once before the first is touched, so that the disk reads them side by side.
+// A table's rows copied out of a mapping of its file. Where the first row is not in the system's cache, or a
+// later one had to be waited for, all that are left are announced at once, for the disk to read side by side,
+// and read without the mapping, whose pages come one by one.
 //
 // Precondition: nobody shortens the file while rows are being read; the program would be stopped by SIGBUS.
 //   That is the one thing that a mapping cannot survive: where it can happen, use direct_file.
 // Errors: errc::file where the file was shortened before the read. It works again once the file does.
-// Cost: in the cache, a look at the file's size, at most 16 at its rows, and a copy; else a system call a
-//   row and one wait for the disk. The pages stay in the cache, which is the system's to bound.
+// Cost: in the cache, a copy and a system call every 32 rows; else two a row and one wait for the disk. The
+//   pages stay in the cache, which is the system's to bound.
 class mapped_file {
 public:
     // Errors: errc::file where the file cannot be mapped or ends before the table.
@@ -29,46 +32,48 @@ public:
         if (!mapping) return mapping.failure();
         if (status s = mapping->file().check_size(table.end()); !s) return s.failure();
         // Rows are asked for by ids; what lies around one is not wanted. Advice only.
-        if (!mapping->bytes().empty()) advise(mapping->bytes(), MADV_RANDOM);
+        const auto bytes = mapping->bytes();
+        if (!bytes.empty())
+            static_cast<void>(::madvise(const_cast<std::byte*>(bytes.data()), bytes.size(), MADV_RANDOM));
+        mapping->file().will_read_at_random();
         return mapped_file(*std::move(mapping), table);
     }
 
     [[nodiscard]] const table_shape& shape() const noexcept { return table_.shape; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         if (status s = mapping_.file().check_size(table_.end()); !s) return s;
-        if (!looks_cached(ids))
-            for (const std::int32_t id : ids) advise(row(id), MADV_WILLNEED);
         const std::size_t bytes = table_.shape.row_bytes();
-        for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + i * bytes, row(ids[i]).data(), bytes);
-        return {};
+        // A look at the first row, as each page of it would be waited for; then at whether others were.
+        std::byte first{};
+        const bool cached = ids.empty() || mapping_.file().read_cached(table_.row(ids[0]), &first, 1);
+        const long before = faults();
+        std::size_t copied = 0;
+        for (std::size_t piece = 1; cached && copied < ids.size() && faults() == before;
+             piece = std::min<std::size_t>(2 * piece, 32)) {
+            const std::size_t end = std::min(copied + piece, ids.size());
+            detail::copy_rows(
+                copied, end, bytes, [&](std::size_t i) { return row(ids[i]); }, to);
+            copied = end;
+        }
+        return read_announced(mapping_.file(), table_, ids.subspan(copied), to + copied * bytes);
     }
 
 private:
     mapped_file(io::file_mapping mapping, const table_location& table)
         : mapping_(std::move(mapping)), table_(table) {}
 
-    [[nodiscard]] std::span<const std::byte> row(std::int32_t id) const noexcept {
-        return mapping_.bytes().subspan(table_.row(id), table_.shape.row_bytes());
+    [[nodiscard]] const std::byte* row(std::int32_t id) const noexcept {
+        return mapping_.bytes().data() + table_.row(id);
     }
-    // The whole pages around some bytes.
-    static std::span<const std::byte> pages_of(std::span<const std::byte> bytes) noexcept {
-        static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-        const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
-        return {bytes.data() - before, bytes.size() + before};
-    }
-    static void advise(std::span<const std::byte> bytes, int advice) noexcept {
-        const auto pages = pages_of(bytes);
-        static_cast<void>(::madvise(const_cast<std::byte*>(pages.data()), pages.size(), advice));
-    }
-    // Whether some of the rows are in the cache, by their first bytes. (mincore() tells owners only.) A row
-    // that is missed is read when it is touched.
-    [[nodiscard]] bool looks_cached(std::span<const std::int32_t> ids) const noexcept {
-        const std::size_t looks = std::min<std::size_t>(ids.size(), 16);
-        std::byte first{};
-        for (std::size_t i = 0; i < looks; ++i)
-            if (!mapping_.file().read_cached(table_.row(ids[i * ids.size() / looks]), &first, 1))
-                return false;
-        return true;
+    // How often this thread has waited for a page.
+    static long faults() noexcept {
+        struct ::rusage used {};
+#if defined(RUSAGE_THREAD)
+        ::getrusage(RUSAGE_THREAD, &used);
+#else
+        ::getrusage(RUSAGE_SELF, &used);
+#endif
+        return used.ru_majflt;
     }
 
     io::file_mapping mapping_;

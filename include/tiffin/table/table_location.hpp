@@ -2,11 +2,13 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/io/open_file.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 TIFFIN_BEGIN
@@ -51,5 +53,16 @@ struct table_location {
         return table_location{path, offset + first * stride, {count, shape.width, shape.type}, stride};
     }
 };
+
+// Reads rows after all have been announced, which the disk then reads side by side.
+// Errors: those of open_file::read.
+inline status read_announced(const io::open_file& file, const table_location& table,
+                             std::span<const std::int32_t> ids, std::byte* to) {
+    const std::size_t bytes = table.shape.row_bytes();
+    for (const std::int32_t id : ids) file.will_read(table.row(id), bytes);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (status s = file.read(table.row(ids[i]), to + i * bytes, bytes, bytes); !s) return s;
+    return {};
+}
 
 TIFFIN_END
