@@ -7,6 +7,7 @@
 
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
+#include "tables_in_file.hpp"
 
 #include <unistd.h>
 
@@ -45,6 +46,8 @@ struct arguments {
     std::string json;
     std::size_t tokens = 1024;
     std::size_t vocab = 4096;
+    std::string tables = "memory";
+    double seconds = 0.3;
     int threads = 0;
 };
 
@@ -55,6 +58,8 @@ struct job {
     std::vector<std::int32_t> ids;  // of the tokens that run
     std::vector<float> x;           // (ids, d_model)
     tiffin::openmp execute;
+    bool tables_in_file = false;
+    double seconds = 0;  // that a layer is timed for in a round
 };
 
 struct row {
@@ -150,10 +155,16 @@ contender make_contender(const job& j, const std::string& name, const std::strin
                          const Block& block, const tiffin::block_shape& sizes, const report& progress) {
     struct state {
         initialised given;
+        std::unique_ptr<tables_in_file> file;  // null: tables are in memory
         std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
         tiffin::workspace workspace;
         std::vector<float> y;
         std::size_t calls = 0;
+
+        tiffin::token_inputs inputs(std::span<const std::int32_t> ids) {
+            if (!file) return {.token_ids = ids};
+            return {.token_ids = ids, .gathered = file->gather(ids)};
+        }
     };
     const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
     contender made;
@@ -164,10 +175,14 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     progress(0.0, "initialising");
     const auto held = std::make_shared<state>();
     held->given = initialise(block, sizes);
+    const auto& tables = held->given.tables;
+    if (j.tables_in_file && std::find(tables.begin(), tables.end(), true) != tables.end())
+        held->file = std::make_unique<tables_in_file>(held->given.tensors, tables, name);
     r.copies = copies_for(4 * (r.cost.parameters - r.cost.table_parameters));
     for (std::size_t i = 0; i < r.copies; ++i) {
         progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
-        held->layers.push_back(tiffin::prepare(block, held->given.tensors, tiffin::simd{}, {.tokens = 0}));
+        held->layers.push_back(tiffin::prepare(
+            block, held->file ? held->file->weights() : held->given.tensors, tiffin::simd{}, {.tokens = 0}));
     }
     held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
     held->y.resize(std::min(batch, tokens) * d);
@@ -175,7 +190,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
         const tiffin::matrix_view<float> y(held->y.data(), count, d);
         std::as_const(held->layers[held->calls++ % held->layers.size()])(
-            x, std::span(j.ids).subspan(first, count), y, held->workspace, j.execute);
+            x, held->inputs(std::span(j.ids).subspan(first, count)), y, held->workspace, j.execute);
     };
 
     made.choices = held->layers[0].choices();
@@ -187,9 +202,9 @@ contender make_contender(const job& j, const std::string& name, const std::strin
             const std::size_t count = std::min(batch, all - first);
             const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
             const tiffin::matrix_view<float> y(held->y.data(), count, d);
-            std::as_const(held->layers[0])(
-                x, {.token_ids = std::span(j.ids).subspan(first, count), .routes = chosen.data() + first * k},
-                y, held->workspace, j.execute);
+            tiffin::token_inputs inputs = held->inputs(std::span(j.ids).subspan(first, count));
+            inputs.routes = chosen.data() + first * k;
+            std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
         }
         std::vector<std::int32_t> experts;
         for (const tiffin::choice<float>& c : chosen) experts.push_back(c.expert);
@@ -214,7 +229,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
 
     // What runs from here on are the packed copies and the tables.
     for (std::size_t i = 0; i < held->given.memory.size(); ++i)
-        if (!held->given.tables[i]) std::vector<float>().swap(held->given.memory[i]);
+        if (!held->given.tables[i] || held->file) std::vector<float>().swap(held->given.memory[i]);
     return made;
 }
 
@@ -228,7 +243,6 @@ double median(std::vector<double> values) {
 // Ratios are medians of the rounds' ratios to the first layer.
 void measure(const job& j, std::vector<contender>& all, const report& progress) {
     constexpr std::size_t rounds = 7;
-    constexpr double enough = 0.3;
     const std::size_t tokens = j.ids.size();
     // Tokens a second over the text from `at` on, which is moved along.
     const auto rate = [&](contender& c, std::size_t step, std::size_t& at) {
@@ -240,7 +254,7 @@ void measure(const job& j, std::vector<contender>& all, const report& progress) 
             c.call(at, count);
             at += count;
             done += count;
-        } while (seconds_since(start) < enough);
+        } while (seconds_since(start) < j.seconds);
         return static_cast<double>(done) / seconds_since(start);
     };
     for (const bool decode : {false, true}) {
@@ -367,7 +381,9 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t d
 }
 
 int run(const arguments& args) {
-    job j{parse_shape(args.shape), 0, {}, {}, {args.threads}};
+    job j;
+    j.sizes = parse_shape(args.shape);
+    j.execute = tiffin::openmp{args.threads};
     const std::string text = read_text(args.text);
     const vocabulary words(text, args.vocab);
     std::vector<std::int32_t> all = words.encode(text);
@@ -377,6 +393,8 @@ int run(const arguments& args) {
     j.vocab = words.size();
     const std::size_t distinct = std::set<std::int32_t>(j.ids.begin(), j.ids.end()).size();
     // Inputs as after a norm: for each token its own row of unit variance.
+    j.tables_in_file = args.tables == "file";
+    j.seconds = args.seconds;
     j.x.resize(j.ids.size() * j.sizes.d_model);
     for (std::size_t t = 0; t < j.ids.size(); ++t)
         for (std::size_t i = 0; i < j.sizes.d_model; ++i)
@@ -449,9 +467,10 @@ int run(const arguments& args) {
                 [&](double done, const std::string& what) { bar.show(0.4 + 0.6 * done, what); });
         for (const contender& c : contenders) rows.push_back(c.result);
     }
-    std::printf("%s: d_model %zu, d_ff %zu, f32 | %zu of %zu tokens, vocabulary %zu | %zu threads\n\n",
-                j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, j.ids.size(), text_tokens, j.vocab,
-                j.execute.concurrency());
+    std::printf(
+        "%s: d_model %zu, d_ff %zu, f32, tables in %s | %zu of %zu tokens, vocabulary %zu | %zu threads\n\n",
+        j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, args.tables.c_str(), j.ids.size(), text_tokens,
+        j.vocab, j.execute.concurrency());
     print_table(rows, distinct);
     print_routing(routed);
     const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
@@ -485,6 +504,15 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--vocab", args.vocab, "Largest vocabulary: 256 bytes and the most frequent words")
         ->check(CLI::Range(256, 1 << 20))
+        ->capture_default_str();
+    app.add_option(
+           "--tables", args.tables,
+           "memory, or file: token tables are written to a temporary file and mapped, and the rows of\n"
+           "each call gathered from it")
+        ->check(CLI::IsMember({"memory", "file"}))
+        ->capture_default_str();
+    app.add_option("--seconds", args.seconds, "That each layer is timed for, at least, in each of 14 rounds")
+        ->check(CLI::Range(0.001, 3600.0))
         ->capture_default_str();
     app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
     app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it");

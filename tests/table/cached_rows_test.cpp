@@ -9,11 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
+
+#if defined(__has_feature)
+#    if __has_feature(address_sanitizer)
+#        define TIFFIN_TEST_SANITIZED
+#    endif
+#endif
 
 using namespace tiffin;
 
@@ -161,6 +170,41 @@ TEST_CASE("cached_rows: bounds by bytes, with what finds the rows; a bound below
     CHECK(reads_right(none, {4, 4}));
     CHECK(none.counts().hits == 0);
 }
+
+// Sanitizers keep memory of their own beside that of the program, and freed memory for a while.
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(TIFFIN_TEST_SANITIZED)
+TEST_CASE("cached_rows: the process grows by the limit, not more, over a table ten times as large") {
+    const auto resident = [] {
+        std::ifstream file("/proc/self/statm");
+        double all = 0, pages = 0;
+        file >> all >> pages;
+        return pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
+    };
+    constexpr std::size_t most = std::size_t{64} << 20;
+    for (const std::size_t width : {128u, 4096u}) {  // rows of 512 bytes and of 16 KiB
+        CAPTURE(width);
+        const table_shape shape{10 * most / (width * sizeof(float)), width, dtype::f32};
+        const from_callback store(shape, [=](std::span<const std::int32_t> ids, std::byte* to) -> status {
+            std::memset(to, 1, ids.size() * shape.row_bytes());
+            return {};
+        });
+        std::vector<std::byte> rows(64 * shape.row_bytes());
+        std::memset(rows.data(), 0, rows.size());
+        const double before = resident();
+        const cached_rows cache(store, {.bytes = most});
+        for (std::size_t first = 0; first + 64 <= shape.rows; first += 64) {
+            ids_type ids(64);
+            for (std::size_t i = 0; i < 64; ++i) ids[i] = static_cast<std::int32_t>(first + i);
+            REQUIRE(cache.read(ids, rows.data()).ok());
+        }
+        const double grown = resident() - before;
+        CAPTURE(grown);
+        CHECK(grown <= 1.05 * most);
+        CHECK(grown >= 0.9 * most);
+        CHECK(cache.counts().hits == 0);
+    }
+}
+#endif
 
 TEST_CASE("cached_rows: a failed read changes nothing") {
     counted_store store;

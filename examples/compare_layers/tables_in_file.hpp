@@ -1,0 +1,75 @@
+// The tables of a layer in a file: written once, their rows gathered for each call.
+#pragma once
+
+#include <tiffin/io/table_file.hpp>
+#include <tiffin/table/joined_columns.hpp>
+#include <tiffin/table/mapped_file.hpp>
+#include <tiffin/table/prefetched_rows.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+class tables_in_file {
+public:
+    // `tables` says which of the tensors are tables or pools. The file is gone with the object.
+    tables_in_file(const tiffin::weights& given, const std::vector<bool>& tables, const std::string& name)
+        : path_(std::filesystem::temp_directory_path() /
+                ("tiffin_" + name + "_" + std::to_string(::getpid()) + ".safetensors")) {
+        tiffin::io::safetensors_writer writer;
+        const auto& entries = given.entries();
+        for (std::size_t i = 0; i < entries.size(); ++i)
+            if (tables[i]) writer.add(entries[i].name, entries[i].tensor);
+        writer.write(path_).or_throw();
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            const auto& [tensor_name, tensor] = entries[i];
+            if (!tables[i]) {
+                weights_.add(tensor_name, tensor);
+                continue;
+            }
+            weights_.add_gathered(tensor_name, tensor.type, tensor.shape);
+            const tiffin::table_location table = tiffin::io::find_table(path_, tensor_name).or_throw();
+            const std::size_t experts = tensor.shape.rank() == 3 ? tensor.shape[0] : 1;
+            const std::size_t rows = table.shape.rows / experts;
+            std::vector<tiffin::row_store_ref> parts;
+            for (std::size_t e = 0; e < experts; ++e)
+                parts.emplace_back(files_.emplace_back(
+                    tiffin::mapped_file::open(table.rows(e * rows, rows).or_throw()).or_throw()));
+            rows_.emplace_back(experts > 1 ? pools_.emplace_back(tiffin::joined_columns::of(parts).or_throw())
+                                           : parts[0]);
+        }
+    }
+    tables_in_file(const tables_in_file&) = delete;
+    tables_in_file& operator=(const tables_in_file&) = delete;
+    ~tables_in_file() {
+        std::error_code ignored;
+        std::filesystem::remove(path_, ignored);
+    }
+
+    // The tensors, tables as such that come with each call.
+    [[nodiscard]] const tiffin::weights& weights() const { return weights_; }
+    // The rows of a call, valid until the next.
+    std::span<const tiffin::gathered_rows> gather(std::span<const std::int32_t> ids) {
+        gathered_.clear();
+        for (tiffin::prefetched_rows& one : rows_) one.prefetch(ids).or_throw();
+        for (tiffin::prefetched_rows& one : rows_) gathered_.push_back(one.gather(ids).or_throw());
+        return gathered_;
+    }
+
+private:
+    std::filesystem::path path_;
+    tiffin::weights weights_;
+    std::list<tiffin::mapped_file> files_;
+    std::list<tiffin::joined_columns> pools_;
+    std::list<tiffin::prefetched_rows> rows_;
+    std::vector<tiffin::gathered_rows> gathered_;
+};
