@@ -5,6 +5,7 @@
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/table/edits.hpp>
 #include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
@@ -35,6 +36,7 @@ struct tables_apart {
     std::deque<std::vector<std::byte>> bytes;
     std::deque<in_memory> tables;
     std::deque<joined_columns> pools;
+    std::deque<row_store_ref> stores;
     std::deque<prefetched_rows> rows;
 
     template <class Block>
@@ -72,10 +74,9 @@ struct tables_apart {
                     {stored.data() + i * one.rows * one.row_bytes(), type, {one.rows, one.width}}));
                 parts.emplace_back(tables.back());
             }
-            if (rank == 3)
-                rows.emplace_back(pools.emplace_back(*joined_columns::of(parts)));
-            else
-                rows.emplace_back(parts[0]);
+            stores.push_back(rank == 3 ? row_store_ref(pools.emplace_back(*joined_columns::of(parts)))
+                                       : parts[0]);
+            rows.emplace_back(stores.back());
         }
     }
     std::vector<gathered_rows> gather(const std::vector<std::int32_t>& ids) {
@@ -141,6 +142,36 @@ TEST_CASE("gathered_rows: a layer of gathered tables alone reads no ids; its ids
     const std::vector<std::int32_t> added{1000, -1};  // as rows that an edit has added have
     layer(x, {.token_ids = added, .gathered = rows}, expected);
     CHECK(y == expected);
+}
+
+TEST_CASE_TEMPLATE("gathered_rows: a knowledge edit, in any block: a token's rows are another's", Block, stem,
+                   two_tables, retoken<mlp>, mort<stem>) {
+    constexpr std::size_t d_model = 32;
+    tables_apart both(Block{}, {d_model, 64, vocab}, dtype::f32);
+    auto layer = prepare<Block>(both.gathered_all, simd{});
+    const std::vector<float> x = tiffin_test::random_rows(3, d_model, 5);
+    std::vector<float> as_other(3 * d_model), edited(3 * d_model), back(3 * d_model);
+    const std::vector<std::int32_t> ids{4, 7, 4}, others{4, 9, 4};
+    layer(x, {.gathered = both.gather(others)}, as_other);
+    std::deque<edited_rows<row_store_ref>> views;
+    std::deque<prefetched_rows> rows;
+    for (const row_store_ref& store : both.stores) {
+        REQUIRE(views.emplace_back(store).replace(7, 9).ok());
+        rows.emplace_back(views.back());
+    }
+    const auto gather = [&] {
+        std::vector<gathered_rows> all;
+        for (prefetched_rows& one : rows) all.push_back(one.gather(ids).or_throw());
+        return all;
+    };
+    layer(x, {.gathered = gather()}, edited);
+    CHECK(edited == as_other);
+    for (edited_rows<row_store_ref>& view : views) CHECK(view.undo());
+    std::vector<float> plain(3 * d_model);
+    layer(x, {.gathered = both.gather(ids)}, plain);
+    layer(x, {.gathered = gather()}, back);
+    CHECK(back == plain);
+    CHECK(plain != as_other);
 }
 
 TEST_CASE("gathered_rows: columns of a token-major row") {

@@ -1,0 +1,51 @@
+// Sums whose order does not depend on where the terms lie.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <cstddef>
+#include <span>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// row *= weight, each product rounded. A function by itself, never inlined: beside a sum a compiler may join
+// the two to fused multiply-adds, which round once.
+[[gnu::noinline]] inline void scale_row(float weight, float* row, std::size_t width) noexcept {
+    for (std::size_t i = 0; i < width; ++i) row[i] *= weight;
+}
+
+// A term of a sum over places [0, n): a row of numbers, and where it stands.
+struct placed_row {
+    std::size_t place;
+    float* row;
+};
+
+// The sum of rows by a tree over the places: [first, last) is halved at (first + last) / 2, again and again,
+// and a node is the sum of its two halves; where nothing stands, nothing is added.
+//
+//     places 1, 2, 5 of [0, 6):    ((1) + (2)) + (5)         halves [0, 3) and [3, 6), then [0, 1) and [1, 3)
+//     ...
+//
+// Any part that halving makes can be summed elsewhere and stand for its terms, without changing a bit.
+// Shapes: rows (terms, width), places ascending and different. The sum replaces the first row; others are
+// overwritten.
+// Numerics: at most min(terms - 1, ceil(log2(last - first))) roundings a number.
+inline void sum_by_halves(std::span<const placed_row> terms, std::size_t first, std::size_t last,
+                          std::size_t width) noexcept {
+    if (terms.size() < 2) return;
+    const std::size_t middle = (first + last) / 2;
+    std::size_t left = 0;
+    while (left < terms.size() && terms[left].place < middle) ++left;
+    sum_by_halves(terms.first(left), first, middle, width);
+    sum_by_halves(terms.subspan(left), middle, last, width);
+    if (left == 0 || left == terms.size()) return;
+    float* const to = terms[0].row;
+    const float* const from = terms[left].row;
+    for (std::size_t i = 0; i < width; ++i) to[i] += from[i];
+}
+
+}  // namespace detail
+
+TIFFIN_END

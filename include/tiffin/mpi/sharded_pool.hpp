@@ -1,0 +1,163 @@
+// A pool of tables at the ranks of an MPI program, whose rows are mixed where they lie.
+#pragma once
+
+#include <tiffin/mpi/halved_sum.hpp>
+#include <tiffin/mpi/sharded_rows.hpp>
+#include <tiffin/router/selection.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// The mixed rows of the tables E_e (rows, d) of `experts` experts, side by side in rows of experts d numbers:
+//
+//     z[t] = sum over chosen e of w_e E_e[ids[t]]
+//
+// A rank mixes those of its experts that a token chose, and sends one row of d f32 numbers for them.
+// Shapes: ids (T), choices (T, top_k) in any order, z (T, d). The grid's columns are cut as experts_at()
+// cuts. Numerics: products are rounded to f32 and summed in f32 by halving [0, experts), see halved_sum.hpp:
+// the
+//   same bits on any number of ranks. A layer that mixes by itself adds best expert first, by fused
+//   multiply-adds. No term of either is rounded more than k = top_k times, so that each is at most
+//   g sum |w_e E_e| from the exact sum, g = k u / (1 - k u), u = 2^-24, and they at most twice that from one
+//   another, where nothing underflows.
+// Errors, threads: those of sharded_rows. read_mixed() has errc::size for choices that are not (T, top_k),
+// and
+//   errc::option for one that is no expert or that a token makes twice, for a top_k that cannot be, and where
+//   ranks call with different ones.
+// Cost: that of sharded_rows with d f32 numbers in place of a block's row, and only from blocks of which an
+//   expert was chosen; equal ids of a rank travel apart. Own stores read whole rows of their blocks.
+// Source: MoRT Eq. 5; ReToken, Appendix B.
+//
+//     auto pool = sharded_pool::of(*table, 8);
+//     pool->read_mixed(ids, choices, 2, z.data());
+class sharded_pool {
+public:
+    // The table must outlive this. Not collective.
+    // Errors: errc::option where the grid has no power of two of column shards, or more than experts;
+    //   errc::size where the width is not that of so many experts in whole blocks of the format, or a column
+    //   shard's not that of its experts.
+    static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
+        const auto number = [](std::size_t n) { return std::to_string(n); };
+        const table_shape& shape = table.shape();
+        const std::size_t columns = table.grid_.column_shards;
+        if (!std::has_single_bit(columns) || columns > experts)
+            return failure{errc::option, "grid",
+                           "has " + number(columns) + " column shards; of " + number(experts) +
+                               " experts it may have a power of two, and not more than experts"};
+        if (shape.width % experts != 0 || shape.width / experts % block_of(shape.type) != 0)
+            return failure{errc::size, "experts",
+                           number(experts) + " do not share rows of " + number(shape.width) +
+                               " in blocks of " + number(block_of(shape.type))};
+        const std::size_t d = shape.width / experts;
+        for (std::size_t c = 0; c < columns; ++c) {
+            const shard_range own = table.grid_.experts_at(static_cast<int>(c), experts);
+            const std::size_t width = table.shared_->blocks[c].own.width;
+            if (width != own.count * d)
+                return failure{errc::size, "column shard " + number(c),
+                               "has rows of " + number(width) + "; its " + number(own.count) +
+                                   " experts of " + number(experts) + " have " + number(own.count * d)};
+        }
+        return sharded_pool(table, experts);
+    }
+
+    // Collective.
+    status read_mixed(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
+                      std::size_t top_k, float* to) const {
+        const std::size_t columns = table_->grid_.column_shards;
+        std::vector<choice<float>> chosen;
+        std::vector<float> products;
+        std::vector<detail::placed_row> terms;
+        const status own = detail::attempt("memory", [&]() -> status {
+            if (status s = check_call(ids, choices, top_k); !s) return s;
+            chosen.resize(top_k);
+            products.resize(top_k * width_);
+            terms.reserve(std::max(top_k, columns));
+            return {};
+        });
+        const shard_range mine = table_->grid_.experts_at(table_->rank_, experts_);
+        const auto mix = [&](const std::byte* record, const std::byte* row, std::byte* answer) {
+            std::memcpy(chosen.data(), record + sizeof(std::int32_t), top_k * sizeof(choice<float>));
+            std::sort(chosen.begin(), chosen.end(),
+                      [](const auto& a, const auto& b) { return a.expert < b.expert; });
+            const dtype type = table_->shape().type;
+            terms.clear();
+            for (const auto& [expert, weight] : chosen) {
+                const std::size_t place = static_cast<std::size_t>(expert);
+                if (!mine.has(place)) continue;
+                float* const product = products.data() + terms.size() * width_;
+                decode_row({1, width_, type}, row + bytes_of(type, (place - mine.first) * width_), product);
+                detail::scale_row(weight, product, width_);
+                terms.push_back({place, product});
+            }
+            detail::sum_by_halves(terms, mine.first, mine.first + mine.count, width_);
+            std::memcpy(answer, terms[0].row, width_ * sizeof(float));
+        };
+        const auto chose_some = [&](std::size_t t, std::size_t c) {
+            const shard_range there = table_->grid_.experts_at(static_cast<int>(c), experts_);
+            const auto of_token = choices.subspan(t * top_k, top_k);
+            return std::any_of(of_token.begin(), of_token.end(), [&](const choice<float>& one) {
+                return there.has(static_cast<std::size_t>(one.expert));
+            });
+        };
+        sharded_rows::answers got;
+        if (status s = table_->ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own, chose_some,
+                                   mix, got);
+            !s)
+            return s;
+        // The blocks' sums are the lower part of the tree; this is the upper one.
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+            terms.clear();
+            for (std::size_t c = 0; c < columns; ++c)
+                if (std::byte* const row = got.row(t * columns + c); row != nullptr)
+                    terms.push_back({c, reinterpret_cast<float*>(row)});
+            detail::sum_by_halves(terms, 0, columns, width_);
+            std::memcpy(to + t * width_, terms[0].row, width_ * sizeof(float));
+        }
+        return {};
+    }
+
+private:
+    sharded_pool(const sharded_rows& table, std::size_t experts)
+        : table_(&table), experts_(experts), width_(table.shape().width / experts) {}
+
+    [[nodiscard]] status check_call(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
+                                    std::size_t top_k) const {
+        const auto number = [](auto n) { return std::to_string(n); };
+        if (top_k == 0 || top_k > experts_)
+            return failure{errc::option, "top_k",
+                           "is " + number(top_k) + " of " + number(experts_) + " experts"};
+        if (status s = table_->check_call(ids); !s) return s;
+        if (choices.size() != ids.size() * top_k)
+            return failure{errc::size, "choices",
+                           "are " + number(choices.size()) + "; " + number(ids.size()) + " tokens make " +
+                               number(top_k) + " each"};
+        for (std::size_t i = 0; i < choices.size(); ++i) {
+            const std::int32_t e = choices[i].expert;
+            const auto earlier = choices.subspan(i / top_k * top_k, i % top_k);
+            const bool twice = std::any_of(earlier.begin(), earlier.end(),
+                                           [e](const choice<float>& one) { return one.expert == e; });
+            if (e < 0 || static_cast<std::size_t>(e) >= experts_ || twice)
+                return failure{
+                    errc::option, "choices[" + number(i) + "]",
+                    "is expert " + number(e) +
+                        (twice ? ", which the token has chosen before" : " of " + number(experts_))};
+        }
+        return {};
+    }
+
+    const sharded_rows* table_;
+    std::size_t experts_;
+    std::size_t width_;
+};
+
+TIFFIN_END
