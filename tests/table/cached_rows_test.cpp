@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #if defined(__has_feature)
-#    if __has_feature(address_sanitizer)
+#    if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #        define TIFFIN_TEST_SANITIZED
 #    endif
 #endif
@@ -172,7 +172,7 @@ TEST_CASE("cached_rows: bounds by bytes, with what finds the rows; a bound below
 }
 
 // Sanitizers keep memory of their own beside that of the program, and freed memory for a while.
-#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(TIFFIN_TEST_SANITIZED)
+#if defined(__linux__) && !defined(TIFFIN_TEST_SANITIZED)
 TEST_CASE("cached_rows: the process grows by the limit, not more, over a table ten times as large") {
     const auto resident = [] {
         std::ifstream file("/proc/self/statm");
