@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <list>
+#include <memory>
 #include <span>
 #include <string>
 #include <system_error>
@@ -30,6 +31,7 @@ public:
         for (std::size_t i = 0; i < entries.size(); ++i)
             if (tables[i]) writer.add(entries[i].name, entries[i].tensor);
         writer.write(path_).or_throw();
+        std::vector<tiffin::row_store_ref> stores;
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const auto& [tensor_name, tensor] = entries[i];
             if (!tables[i]) {
@@ -44,9 +46,10 @@ public:
             for (std::size_t e = 0; e < experts; ++e)
                 parts.emplace_back(files_.emplace_back(
                     tiffin::mapped_file::open(table.rows(e * rows, rows).or_throw()).or_throw()));
-            rows_.emplace_back(experts > 1 ? pools_.emplace_back(tiffin::joined_columns::of(parts).or_throw())
-                                           : parts[0]);
+            stores.push_back(experts > 1 ? pools_.emplace_back(tiffin::joined_columns::of(parts).or_throw())
+                                         : parts[0]);
         }
+        rows_ = std::make_unique<tiffin::prefetched_tables>(stores);
     }
     tables_in_file(const tables_in_file&) = delete;
     tables_in_file& operator=(const tables_in_file&) = delete;
@@ -59,10 +62,8 @@ public:
     [[nodiscard]] const tiffin::weights& weights() const { return weights_; }
     // The rows of a call, valid until the next.
     std::span<const tiffin::gathered_rows> gather(std::span<const std::int32_t> ids) {
-        gathered_.clear();
-        for (tiffin::prefetched_rows& one : rows_) one.prefetch(ids).or_throw();
-        for (tiffin::prefetched_rows& one : rows_) gathered_.push_back(one.gather(ids).or_throw());
-        return gathered_;
+        rows_->prefetch(ids).or_throw();  // all tables side by side
+        return rows_->gather(ids).or_throw();
     }
 
 private:
@@ -70,6 +71,5 @@ private:
     tiffin::weights weights_;
     std::list<tiffin::mapped_file> files_;
     std::list<tiffin::joined_columns> pools_;
-    std::list<tiffin::prefetched_rows> rows_;
-    std::vector<tiffin::gathered_rows> gathered_;
+    std::unique_ptr<tiffin::prefetched_tables> rows_;
 };

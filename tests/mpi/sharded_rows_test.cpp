@@ -656,7 +656,7 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
     const int rank = rank_in(world), ranks = ranks_of(world), last = ranks - 1;
     const std::string named = "rank " + std::to_string(last);
     const shard_grid grid{1, static_cast<std::size_t>(ranks)};
-    const whole_table table = whole_table::of_numbers(9, 8 * 32, dtype::q8_0);
+    const whole_table table = whole_table::of_numbers(9, 256, dtype::q8_0);
     block_store own = pool_block(table, grid, rank, 8);
     const auto rows = sharded_rows::of(world, own, grid, 9);
     REQUIRE(on_all(rows.ok()));
@@ -669,8 +669,8 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
     if (ranks == 4) CHECK(contains(refused(2, errc::option), "has 4 column shards; of 2 experts"));
     {
         // Other columns than the experts': all in the last shard but one number in each of the others.
-        const whole_table numbers = whole_table::of_numbers(9, 8 * 32, dtype::f32);
-        const std::size_t most = 8 * 32 - grid.column_shards + 1;
+        const whole_table numbers = whole_table::of_numbers(9, 256, dtype::f32);
+        const std::size_t most = 256 - grid.column_shards + 1;
         const block_store uneven{&numbers, {0, 9}, static_cast<std::size_t>(rank), rank == last ? most : 1};
         const auto other = sharded_rows::of(world, uneven, grid, 9);
         REQUIRE(on_all(other.ok()));
@@ -684,7 +684,7 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
     const ids_type ids{tokens[3].id, tokens[4].id};
     std::vector<choice<float>> good = tokens[3].choices;
     good.insert(good.end(), tokens[4].choices.begin(), tokens[4].choices.end());
-    std::vector<float> to(2 * 32, 77);
+    std::vector<float> to(64, 77);
     const std::vector<float> before = to;
     const auto fails = [&](const ids_type& of, const std::vector<choice<float>>& choices, std::size_t top_k,
                            errc code) {
@@ -714,8 +714,8 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
         CHECK(contains(failure_on_all(s, errc::option), "they mix from 0 to 2 of from 0 to 8 experts"));
     }
     own.state = rank == last ? store_state::fails : store_state::works;
-    std::vector<choice<float>> everyone;  // so that the last shard is asked
-    for (std::int32_t e = 0; e < 8; ++e) everyone.push_back({e, 1.0f});
+    std::vector<choice<float>> everyone(8);  // so that the last shard is asked
+    for (std::int32_t e = 0; e < 8; ++e) everyone[static_cast<std::size_t>(e)] = {e, 1.0f};
     CHECK(failure_on_all(pool->read_mixed(ids_type{5}, everyone, 8, to.data()), errc::file) ==
           named + ", part.bin: is gone");
     CHECK(to == before);
@@ -729,8 +729,7 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
     CHECK(pool->read_mixed({}, {}, 2, nullptr).ok());
 }
 
-// The first rank tells of its checks; another tells only if some of its own failed. Any failure is the
-// test's.
+// The first rank tells of its checks, another only if some of its own failed. All decide the exit status.
 int main(int argc, char** argv) {
     int granted = 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);

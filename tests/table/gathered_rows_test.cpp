@@ -37,7 +37,7 @@ struct tables_apart {
     std::deque<in_memory> tables;
     std::deque<joined_columns> pools;
     std::deque<row_store_ref> stores;
-    std::deque<prefetched_rows> rows;
+    std::deque<prefetched_tables> rows;
 
     template <class Block>
     tables_apart(const Block& block, const tiffin_test::sizes& sizes, dtype type)
@@ -76,13 +76,11 @@ struct tables_apart {
             }
             stores.push_back(rank == 3 ? row_store_ref(pools.emplace_back(*joined_columns::of(parts)))
                                        : parts[0]);
-            rows.emplace_back(stores.back());
         }
     }
-    std::vector<gathered_rows> gather(const std::vector<std::int32_t>& ids) {
-        std::vector<gathered_rows> all;
-        for (prefetched_rows& one : rows) all.push_back(one.gather(ids).or_throw());
-        return all;
+    std::span<const gathered_rows> gather(const std::vector<std::int32_t>& ids) {
+        if (rows.empty()) rows.emplace_back(std::vector<row_store_ref>(stores.begin(), stores.end()));
+        return rows[0].gather(ids).or_throw();
     }
 };
 
@@ -95,10 +93,10 @@ void check_same(const Backend& backend, dtype type) {
         CHECK(try_prepare<Block>(both.gathered_all, backend).failure().code == errc::shape);
         return;
     }
-    REQUIRE(!both.rows.empty());
+    REQUIRE(!both.stores.empty());
     auto whole = prepare<Block>(both.in_memory_all, backend, {.tokens = 0});
     auto apart = prepare<Block>(both.gathered_all, backend, {.tokens = 0});
-    CHECK(apart.needs().gathered.size() == both.rows.size());
+    CHECK(apart.needs().gathered.size() == both.stores.size());
     const std::vector<float> x = tiffin_test::random_rows(tokens, d_model, 5);
     const std::vector<std::int32_t> ids = tiffin_test::random_ids(tokens, vocab, 11);
     const auto rows = both.gather(ids);
@@ -154,22 +152,14 @@ TEST_CASE_TEMPLATE("gathered_rows: a knowledge edit, in any block: a token's row
     const std::vector<std::int32_t> ids{4, 7, 4}, others{4, 9, 4};
     layer(x, {.gathered = both.gather(others)}, as_other);
     std::deque<edited_rows<row_store_ref>> views;
-    std::deque<prefetched_rows> rows;
-    for (const row_store_ref& store : both.stores) {
-        REQUIRE(views.emplace_back(store).replace(7, 9).ok());
-        rows.emplace_back(views.back());
-    }
-    const auto gather = [&] {
-        std::vector<gathered_rows> all;
-        for (prefetched_rows& one : rows) all.push_back(one.gather(ids).or_throw());
-        return all;
-    };
-    layer(x, {.gathered = gather()}, edited);
+    for (const row_store_ref& store : both.stores) REQUIRE(views.emplace_back(store).replace(7, 9).ok());
+    prefetched_tables tables({views.begin(), views.end()});
+    layer(x, {.gathered = *tables.gather(ids)}, edited);
     CHECK(edited == as_other);
     for (edited_rows<row_store_ref>& view : views) CHECK(view.undo());
     std::vector<float> plain(3 * d_model);
     layer(x, {.gathered = both.gather(ids)}, plain);
-    layer(x, {.gathered = gather()}, back);
+    layer(x, {.gathered = *tables.gather(ids)}, back);
     CHECK(back == plain);
     CHECK(plain != as_other);
 }

@@ -25,8 +25,7 @@ struct placed_row {
 // The sum of rows by a tree over the places: [first, last) is halved at (first + last) / 2, again and again,
 // and a node is the sum of its two halves; where nothing stands, nothing is added.
 //
-//     places 1, 2, 5 of [0, 6):    ((1) + (2)) + (5)         halves [0, 3) and [3, 6), then [0, 1) and [1, 3)
-//     ...
+//     places 1, 2, 5 of [0, 6):  ((1) + (2)) + (5), by [0, 3) and [3, 6), then [0, 1) and [1, 3)
 //
 // Any part that halving makes can be summed elsewhere and stand for its terms, without changing a bit.
 // Shapes: rows (terms, width), places ascending and different. The sum replaces the first row; others are

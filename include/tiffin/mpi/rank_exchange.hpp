@@ -107,7 +107,7 @@ struct rank_counts {
     // Sets the starts, and returns the number of all. Precondition: an int holds it.
     std::size_t add_up() noexcept {
         std::exclusive_scan(count.begin(), count.end(), start.begin(), 0);
-        return static_cast<std::size_t>(start.back() + count.back());
+        return static_cast<std::size_t>(start.back()) + static_cast<std::size_t>(count.back());
     }
 };
 

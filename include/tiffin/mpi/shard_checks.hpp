@@ -64,9 +64,8 @@ inline status check_blocks(std::span<const shard_block> blocks) {
     return {};
 }
 
-// Errors: errc::token_id; errc::size where an int does not hold what a rank receives of all when each sends
-// as
-//   much, and what all column shards answer.
+// Errors: errc::token_id; errc::size where an int would not hold what a rank receives of all that send as
+//   much, or what all column shards answer.
 inline status check_ids_of_rank(std::span<const std::int32_t> ids, const table_shape& table,
                                 std::size_t ranks) {
     const std::size_t most = INT_MAX / ranks;

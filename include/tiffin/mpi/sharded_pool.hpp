@@ -23,17 +23,15 @@ TIFFIN_BEGIN
 //     z[t] = sum over chosen e of w_e E_e[ids[t]]
 //
 // A rank mixes those of its experts that a token chose, and sends one row of d f32 numbers for them.
-// Shapes: ids (T), choices (T, top_k) in any order, z (T, d). The grid's columns are cut as experts_at()
-// cuts. Numerics: products are rounded to f32 and summed in f32 by halving [0, experts), see halved_sum.hpp:
-// the
+// Shapes: ids (T), choices (T, top_k) in any order, z (T, d). Columns are cut as experts_at() cuts.
+// Numerics: products are rounded to f32 and summed in f32 by halving [0, experts), see halved_sum.hpp: the
 //   same bits on any number of ranks. A layer that mixes by itself adds best expert first, by fused
 //   multiply-adds. No term of either is rounded more than k = top_k times, so that each is at most
 //   g sum |w_e E_e| from the exact sum, g = k u / (1 - k u), u = 2^-24, and they at most twice that from one
 //   another, where nothing underflows.
-// Errors, threads: those of sharded_rows. read_mixed() has errc::size for choices that are not (T, top_k),
-// and
-//   errc::option for one that is no expert or that a token makes twice, for a top_k that cannot be, and where
-//   ranks call with different ones.
+// Errors, threads: those of sharded_rows. read_mixed() has errc::size for choices not of shape (T, top_k),
+//   and errc::option for a choice that is no expert or that a token makes twice, for a top_k that cannot be,
+//   and where ranks call with different ones.
 // Cost: that of sharded_rows with d f32 numbers in place of a block's row, and only from blocks of which an
 //   expert was chosen; equal ids of a rank travel apart. Own stores read whole rows of their blocks.
 // Source: MoRT Eq. 5; ReToken, Appendix B.

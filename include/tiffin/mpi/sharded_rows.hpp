@@ -1,4 +1,4 @@
-// A table whose rows lie at the ranks of an MPI program, in the memory of more than one machine.
+// A table whose rows lie at the ranks of an MPI program: in the memory of many machines.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <span>
 #include <utility>
 #include <vector>
@@ -102,6 +103,40 @@ private:
     std::size_t delivered_ = areas;  // none
     std::size_t number_ = 0;
     background_reads reads_{areas};  // last: it reads what is above
+};
+
+// The stores of all tables that come with a layer's calls, in the order in which they were added to its
+// weights.
+//
+//     prefetched_tables tables({embeddings, modulators});
+//     tables.prefetch(ids);
+//     layer(x, {.token_ids = ids, .gathered = *tables.gather(ids)}, y);
+//
+// Errors, cost: those of prefetched_rows, for each.
+class prefetched_tables {
+public:
+    explicit prefetched_tables(const std::vector<row_store_ref>& stores) : now_(stores.size()) {
+        for (const row_store_ref& store : stores) tables_.emplace_back(store);
+    }
+    status prefetch(std::span<const std::int32_t> ids) {
+        for (prefetched_rows& table : tables_)
+            if (status s = table.prefetch(ids); !s) return s;
+        return {};
+    }
+    // Valid until the next gather().
+    result<std::span<const gathered_rows>> gather(std::span<const std::int32_t> ids) {
+        std::size_t i = 0;
+        for (prefetched_rows& table : tables_) {
+            auto rows = table.gather(ids);
+            if (!rows) return rows.failure();
+            now_[i++] = *rows;
+        }
+        return std::span<const gathered_rows>(now_);
+    }
+
+private:
+    std::list<prefetched_rows> tables_;
+    std::vector<gathered_rows> now_;
 };
 
 TIFFIN_END

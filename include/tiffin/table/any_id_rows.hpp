@@ -1,0 +1,74 @@
+// Rows for ids that a table does not have.
+#pragma once
+
+#include <tiffin/format/f16.hpp>
+#include <tiffin/format/q8_0.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// What an id beyond the table reads: row 0, as in Gemma 3n, or the row that changes nothing, of zeros where
+// it is added, of ones where it is multiplied.
+enum class outside_row { row_0, zeros, ones };
+
+// A store that has a row for every id from 0 on: the table's own, and one row for all ids beyond it. Without
+// it such an id is an error.
+// Numerics: zeros and ones are exact in every format of the library. Errors: those of the store.
+// Cost: a copy of the ids; row 0 is read once for each id that stands for it.
+// Source: SPEC section 3; row 0: Gemma 3n's per-layer embeddings.
+template <row_store Store>
+class any_id_rows {
+public:
+    // The store must outlive this. Precondition: with outside_row::row_0 it has a row.
+    any_id_rows(const Store& store, outside_row outside)
+        : store_(&store), inner_(store.shape()), outside_(outside), row_(inner_.row_bytes()) {
+        const std::vector<float> numbers(inner_.width, outside == outside_row::ones ? 1.0f : 0.0f);
+        encode_row(inner_, numbers.data(), row_.data());
+        if (outside == outside_row::ones && inner_.type == dtype::q8_0) {
+            // 127 times a scale of 1 / 127, which no f16 is, would not be 1; once a scale of 1 is.
+            q8_0::storage one{f32_to_f16(1.0f), {}};
+            one.values.fill(1);
+            for (std::size_t i = 0; i < row_.size(); i += sizeof one)
+                std::memcpy(row_.data() + i, &one, sizeof one);
+        }
+    }
+
+    [[nodiscard]] table_shape shape() const noexcept {
+        return {std::size_t{std::numeric_limits<std::int32_t>::max()} + 1, inner_.width, inner_.type};
+    }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        const auto is_outside = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= inner_.rows; };
+        std::vector<std::int32_t> inside;
+        for (const std::int32_t id : ids)
+            if (!is_outside(id))
+                inside.push_back(id);
+            else if (outside_ == outside_row::row_0)
+                inside.push_back(0);
+        if (!inside.empty())
+            if (status s = store_->read(inside, to); !s) return s;
+        if (outside_ == outside_row::row_0) return {};
+        // What was read lies in front; each row goes to its place or further back, the last one first.
+        const std::size_t bytes = row_.size();
+        for (std::size_t i = ids.size(), left = inside.size(); i-- > 0;)
+            if (is_outside(ids[i]))
+                std::memcpy(to + i * bytes, row_.data(), bytes);
+            else if (--left != i)
+                std::memcpy(to + i * bytes, to + left * bytes, bytes);
+        return {};
+    }
+
+private:
+    const Store* store_;
+    table_shape inner_;
+    outside_row outside_;
+    std::vector<std::byte> row_;
+};
+
+TIFFIN_END

@@ -1,0 +1,81 @@
+// Ids beyond a table: row 0, zeros or ones, among rows that are the table's own.
+#include <tiffin/table/any_id_rows.hpp>
+#include <tiffin/table/prefetched_rows.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include "support/doctest.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace tiffin;
+
+namespace {
+
+using ids_type = std::vector<std::int32_t>;
+
+// Four rows of 64 numbers, in row r the numbers r + 1 and -r in turns, which every format holds.
+std::vector<std::byte> stored_rows(dtype type) {
+    const table_shape shape{4, 64, type};
+    std::vector<std::byte> bytes(4 * shape.row_bytes());
+    for (std::size_t r = 0; r < 4; ++r) {
+        std::vector<float> numbers(64);
+        for (std::size_t i = 0; i < 64; ++i)
+            numbers[i] = i % 2 ? -static_cast<float>(r) : static_cast<float>(r + 1);
+        encode_row(shape, numbers.data(), bytes.data() + r * shape.row_bytes());
+    }
+    return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("any_id_rows: every format, ids beyond the table in all places of a call") {
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16, dtype::q8_0, dtype::q4_0}) {
+        CAPTURE(std::string(name_of(type)));
+        const auto bytes = stored_rows(type);
+        const auto table = in_memory::view({bytes.data(), type, {4, 64}});
+        REQUIRE(table.ok());
+        const table_shape shape{4, 64, type};
+        for (const outside_row outside : {outside_row::row_0, outside_row::zeros, outside_row::ones}) {
+            const any_id_rows store(*table, outside);
+            for (const ids_type& ids : {ids_type{}, ids_type{4}, ids_type{2}, ids_type{3, 4, 0},
+                                        ids_type{9, 1, 2147483647, 3, 3, 4}, ids_type{1000, 2000}}) {
+                std::vector<std::byte> rows(ids.size() * shape.row_bytes() + 1, std::byte{0xA5});
+                REQUIRE(store.read(ids, rows.data()).ok());
+                CHECK(rows.back() == std::byte{0xA5});
+                std::vector<float> got(64), expected(64);
+                for (std::size_t i = 0; i < ids.size(); ++i) {
+                    decode_row(shape, rows.data() + i * shape.row_bytes(), got.data());
+                    if (ids[i] < 4 || outside == outside_row::row_0)
+                        decode_row(shape,
+                                   bytes.data() + (ids[i] < 4 ? static_cast<std::size_t>(ids[i]) : 0) *
+                                                      shape.row_bytes(),
+                                   expected.data());
+                    else
+                        expected.assign(64, outside == outside_row::ones ? 1.0f : 0.0f);
+                    CHECK(got == expected);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("any_id_rows: an error without it; with it only below 0; a failing store") {
+    const auto bytes = stored_rows(dtype::f32);
+    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, 64}});
+    CHECK(prefetched_rows(*table).gather(ids_type{4}).failure().code == errc::token_id);
+    const any_id_rows store(*table, outside_row::zeros);
+    prefetched_rows rows(store);
+    CHECK(rows.gather(ids_type{4, 0}).ok());
+    CHECK(rows.gather(ids_type{-1}).failure().code == errc::token_id);
+
+    const from_callback gone({4, 64, dtype::f32}, [](std::span<const std::int32_t>, std::byte*) -> status {
+        return failure{errc::file, "table.bin", "is gone"};
+    });
+    const any_id_rows over(gone, outside_row::ones);
+    std::vector<std::byte> to(2 * 256);
+    CHECK(over.read(ids_type{9, 1}, to.data()).failure().message() == "table.bin: is gone");
+    CHECK(over.read(ids_type{9, 9}, to.data()).ok());  // nothing is read
+}
