@@ -175,10 +175,12 @@ private:
         std::apply([&](const auto&... step) { (visit(step), ...); }, steps_);
     }
     void keep(tensor_kind kind, std::size_t i, const tensor_view& t) {
+        // By pointer: g++ 12 takes this function for the same of a source of more tensors, and would then
+        // warn of an array that is not there.
+        slot<Machine>& s = *(slots_.data() + i);
         if (kind == tensor_kind::projection) {
             products_.pack(packed_++, t);
         } else if (kind == tensor_kind::table || kind == tensor_kind::pool) {
-            slot<Machine>& s = slots_[i];
             s.type = table_type_;
             s.table = ordinal_of<Source>(i) + (kind == tensor_kind::pool ? tables : 0);
             if (kind == tensor_kind::pool) s.expert_step = (t.gathered != 0 ? 1 : t.shape[1]) * outputs_;
@@ -186,9 +188,9 @@ private:
         } else if (kind == tensor_kind::vector) {
             vectors_.emplace_back(
                 t, (outputs_ + Machine::lane_count - 1) / Machine::lane_count * Machine::lane_count);
-            slots_[i].numbers = vectors_.back().data();
+            s.numbers = vectors_.back().data();
         } else if (kind == tensor_kind::scalar) {
-            slots_[i].number = load_as_f32(t.data, t.type, 0);
+            s.number = load_as_f32(t.data, t.type, 0);
         }
     }
     // `count` numbers of a token's rows from `first` on, in tables and in pools.
