@@ -120,11 +120,11 @@ void run(const arguments& args) {
         }
     }
     // What else the file says and holds goes over as it is.
-    for (const auto& [key, value] : file.metadata())
-        if (key != columns_key(args) &&
+    for (const auto& said : file.metadata())
+        if (said.first != columns_key(args) &&
             std::none_of(converted.begin(), converted.end(),
-                         [&](const auto& name) { return key == io::format_key(name); }))
-            writer.set(key, value);
+                         [&](const std::string& name) { return said.first == io::format_key(name); }))
+            writer.set(said.first, said.second);
     for (const weights::entry& e : file.tensors().entries())
         if (std::find(converted.begin(), converted.end(), e.name) == converted.end())
             writer.add(e.name, e.tensor);
