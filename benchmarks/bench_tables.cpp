@@ -167,25 +167,40 @@ way threads_reading(int flags, std::size_t count) {
         flags, [=] { return std::make_shared<tiffin::io::reading_threads>(count); });
 }
 
+bool reads_around_cache() {
+    const fs::path path = folder / "tiffin_bench_around";
+    files.paths.push_back(path);
+    std::ofstream(path) << "a file";
+    return tiffin::io::open_file::open(path, O_DIRECT).ok();
+}
+
 std::map<std::string, way> ways() {
     using tiffin::file_cache;
     std::map<std::string, way> all;
     all["mapped_file"] = of_store<tiffin::mapped_file>(tiffin::mapped_file::open);
     all["direct_file"] =
         of_store<tiffin::direct_file<>>([](const auto& table) { return tiffin::direct_file<>::open(table); });
-    all["direct_file_around"] = of_store<tiffin::direct_file<>>(
-        [](const auto& table) { return tiffin::direct_file<>::open(table, file_cache::passed_by); });
+    // Not every file system reads around its cache, and not every process may have io_uring.
+    const bool around = reads_around_cache();
+    if (around) {
+        all["direct_file_around"] = of_store<tiffin::direct_file<>>(
+            [](const auto& table) { return tiffin::direct_file<>::open(table, file_cache::passed_by); });
+        all["threads_around:32"] = threads_reading(O_DIRECT, 32);
+        all["threads_around:64"] = threads_reading(O_DIRECT, 64);
+    }
     all["threads:32"] = threads_reading(0, 32);
     all["threads:64"] = threads_reading(0, 64);
-    all["threads_around:32"] = threads_reading(O_DIRECT, 32);
-    all["threads_around:64"] = threads_reading(O_DIRECT, 64);
 #if defined(TIFFIN_BENCH_LIBURING)
     using tiffin::io::reading_ring;
-    all["direct_file_ring"] = of_store<tiffin::direct_file<reading_ring>>([](const auto& table) {
-        return tiffin::direct_file<reading_ring>::open(table, file_cache::passed_by);
-    });
-    all["ring:64"] = plain_reads<reading_ring>(0);
-    all["ring_around:64"] = plain_reads<reading_ring>(O_DIRECT);
+    if (reading_ring().works()) {
+        all["ring:64"] = plain_reads<reading_ring>(0);
+        if (around) {
+            all["direct_file_ring"] = of_store<tiffin::direct_file<reading_ring>>([](const auto& table) {
+                return tiffin::direct_file<reading_ring>::open(table, file_cache::passed_by);
+            });
+            all["ring_around:64"] = plain_reads<reading_ring>(O_DIRECT);
+        }
+    }
 #endif
     // Read-ahead advice for all rows, then reads one by one.
     all["advice"] = [](const tiffin::table_location& table) -> reading {

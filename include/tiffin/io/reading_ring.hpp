@@ -34,6 +34,9 @@ public:
         if (error_ == 0) ::io_uring_queue_exit(&ring_);
     }
 
+    // Whether the system has io_uring for this process; containers often have not.
+    [[nodiscard]] bool works() const noexcept { return error_ == 0; }
+
     status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
         if (error_ != 0)
             return file.refuse("io_uring cannot be had: " +
