@@ -11,8 +11,7 @@
 TIFFIN_BEGIN
 
 // A number format of given tensors. The first six are named as safetensors names them; q8_0 and q4_0
-// are ggml's blocks of 32 numbers along a tensor's last axis (see format/). Bytes are what files keep blocks
-// as.
+// are ggml's blocks of 32 numbers along a tensor's last axis (see format/). Files keep blocks as bytes.
 enum class dtype : std::uint8_t { f32, f16, bf16, i32, i64, u8, q8_0, q4_0 };
 
 constexpr std::string_view name_of(dtype t) noexcept {

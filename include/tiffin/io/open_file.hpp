@@ -88,7 +88,7 @@ public:
             return refuse(asked + "cannot be read: the file ends at byte " + std::to_string(*has));
         return refuse(asked + "cannot be read: " + detail::reason({error, std::generic_category()}));
     }
-    // The same where the system has the bytes in its cache; else, and where it cannot tell, reads nothing of
+    // Reads bytes that the system has in its cache; else, and where it cannot tell, reads nothing of
     // use and says false. The system may begin to fetch what is missing.
     [[nodiscard]] bool read_cached([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::byte* to,
                                    [[maybe_unused]] std::size_t bytes) const noexcept {

@@ -51,9 +51,8 @@ struct cache_counts {
 //
 // Numerics: bytes are copied. Errors: those of the store; the cache is then as it was.
 // Threads: reads from several threads run one after the other.
-// Cost: memory is taken when rows come in, up to the limit; a row that is found costs a look into a hash
-// table,
-//   log2(rows) steps of a heap and a copy.
+// Cost: memory is taken when rows come in, up to the limit; a row that is found costs a look into a
+//   hash table, log2(rows) steps of a heap and a copy.
 // Source: STEM keeps the hot rows of its tables by LFU.
 template <row_store Store, class Policy = least_frequently_used>
 class cached_rows {

@@ -19,18 +19,18 @@ TIFFIN_BEGIN
 // Whether rows are left in the system's cache, or read around it into memory that is bounded by the caller.
 enum class file_cache { used, passed_by };
 
-// A table's rows, read from its file. Through the cache: what it has is copied, the rest is announced at
-// once, then read. Around it: in whole blocks of the disk, by a policy (threads, or a ring of io_uring).
+// A table's rows, read from its file. Through the cache: rows are copied until one is not there; all that are
+// left are then announced at once, and read. Around it: in whole blocks of the disk, by a policy (threads, or
+// a ring of io_uring).
 //
-// Errors: errc::file where a row cannot be read or the file ends before it, with the place: never a wrong
-// row,
-//   whatever happens to the file meanwhile. Works again once the file does.
+// Errors: errc::file where a row cannot be read or the file ends before it, with the place:
+//   never a wrong row, whatever happens to the file meanwhile. Works again once the file does.
 // Threads: reads from several threads run side by side through the cache, one after the other around it.
 // Cost: a system call a row, two from the first on that is not cached. Around the cache, the reader's memory.
 template <io::parallel_reader Reader = io::reading_threads>
 class direct_file {
 public:
-    // Errors: errc::file where the file cannot be opened (so) or ends before the table.
+    // Errors: errc::file where the file cannot be opened so, or ends before the table.
     static result<direct_file> open(const table_location& table, file_cache cache = file_cache::used) {
         int flags = 0;
         if (cache == file_cache::passed_by) {

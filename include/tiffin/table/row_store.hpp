@@ -27,8 +27,8 @@ struct table_shape {
 };
 
 // Rows by token id. read(ids, to) copies the rows of `ids`, in their order, one behind the other to `to`,
-// which has room for them; it changes nothing else and may be called from several threads. Where it fails, what
-// then lies at `to` is of no use.
+// which has room for them; it changes nothing else and may be called from several threads. Where it fails,
+// what then lies at `to` is of no use.
 // Precondition of read: every id lies in the table, see check_ids.
 template <class S>
 concept row_store = requires(const S& store, std::span<const std::int32_t> ids, std::byte* to) {
