@@ -25,6 +25,7 @@ enum class errc {
     workspace,         // the workspace is too small for a single token
     option,            // an option has an unknown name or an impossible value
     file,              // a file cannot be read, written or understood
+    device,            // a device, its memory or its stream refuses; the sentence is the device's own
 };
 
 // One failure: its kind, the thing it concerns, and a sentence with the offending numbers.

@@ -19,6 +19,27 @@ struct prepare_options {
     std::size_t workers = 0;
 };
 
+namespace detail {
+
+template <class Block, class Backend>
+result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
+                                           const prepare_options& options) {
+    number_formats formats;
+    if constexpr (requires { backend.formats(); }) formats = backend.formats();
+    auto bound = bind_weights(block, given, formats);
+    if (!bound) return bound.failure();
+    std::size_t workers = options.workers;
+    if (workers == 0) workers = std::thread::hardware_concurrency();
+    if (workers == 0) workers = 1;
+    layer<Block, Backend> prepared(block, *std::move(bound), workers);
+    std::size_t tokens = options.tokens;
+    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
+    prepared.reserve(tokens);
+    return {std::move(prepared)};
+}
+
+}  // namespace detail
+
 // Prepares a block with given weights for a backend.
 //
 // Shapes: the tensors of tensors_needed(block, sizes) by name; their sizes must agree.
@@ -33,18 +54,11 @@ struct prepare_options {
 template <class Block, class Backend>
 result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend& backend,
                                           const prepare_options& options = {}) {
-    number_formats formats;
-    if constexpr (requires { backend.formats(); }) formats = backend.formats();
-    auto bound = bind_weights(block, given, formats);
-    if (!bound) return bound.failure();
-    std::size_t workers = options.workers;
-    if (workers == 0) workers = std::thread::hardware_concurrency();
-    if (workers == 0) workers = 1;
-    layer<Block, Backend> prepared(block, *std::move(bound), workers);
-    std::size_t tokens = options.tokens;
-    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
-    prepared.reserve(tokens);
-    return prepared;
+    // A backend with memory of its own makes its layers itself.
+    if constexpr (requires { backend.prepare_layer(block, given, options); })
+        return backend.prepare_layer(block, given, options);
+    else
+        return detail::prepare_here(block, given, backend, options);
 }
 
 template <class Block, class Backend>

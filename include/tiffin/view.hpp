@@ -26,13 +26,14 @@ struct matrix_view {
     constexpr matrix_view(T* begin, std::size_t row_count, std::size_t col_count,
                           std::size_t row_stride) noexcept
         : data(begin), rows(row_count), cols(col_count), stride(row_stride) {}
+    template <class U>
+        requires std::same_as<const U, T>
+    constexpr matrix_view(const matrix_view<U>& other) noexcept
+        : data(other.data), rows(other.rows), cols(other.cols), stride(other.stride) {}
 
     [[nodiscard]] constexpr T* row(std::size_t i) const noexcept { return data + i * stride; }
     [[nodiscard]] constexpr matrix_view rows_from(std::size_t first, std::size_t count) const noexcept {
         return {data + first * stride, count, cols, stride};
-    }
-    constexpr operator matrix_view<const T>() const noexcept requires(!std::is_const_v<T>) {
-        return {data, rows, cols, stride};
     }
 };
 

@@ -4,10 +4,16 @@
 
 #include <tiffin/backend/any_layer.hpp>
 #include <tiffin/backend/binding.hpp>
-#include <tiffin/backend/eigen/eigen.hpp>
 #include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/backend/simd/simd.hpp>
 #include <tiffin/prepare.hpp>
+
+// The backends that are held against the reference: those of the CPU, or the device's.
+#if defined(TIFFIN_TEST_CUDA)
+#    include <tiffin/cuda.hpp>
+#else
+#    include <tiffin/backend/eigen/eigen.hpp>
+#    include <tiffin/backend/simd/simd.hpp>
+#endif
 
 #include "support/bounded.hpp"
 #include "support/tensor_set.hpp"
@@ -93,6 +99,19 @@ contender make_contender(std::string name, const Block& block, const Backend& ba
             [=](const tiffin::weights& given) { return make_oracle<Order>(block, given); }};
 }
 
+#if defined(TIFFIN_TEST_CUDA)
+template <class Block>
+composition compose(std::string name, const Block& block = {}) {
+    return {std::move(name),
+            tensors_wanted(block),
+            {make_contender<order::any>("cuda", block, tiffin::cuda_from_host<>{})},
+            {}};
+}
+template <class Block>
+composition compose_readable(std::string name, const Block& block = {}) {
+    return compose(std::move(name), block);
+}
+#else
 // `simd` promises the order of its additions; Eigen chooses one by the sizes.
 template <class Block>
 composition compose(std::string name, const Block& block = {}) {
@@ -111,6 +130,7 @@ composition compose_readable(std::string name, const Block& block = {}) {
             {make_contender<order::any>("eigen", block, tiffin::eigen{})},
             {}};
 }
+#endif
 
 // The same as compose(), and the `reference` backend as a layer: one composition of a kind is enough for
 // that.

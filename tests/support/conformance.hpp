@@ -1,7 +1,6 @@
 // Every backend held against reference<bounded>: any sizes, formats, alignments, ways of giving x and y.
 #pragma once
 
-#include <tiffin/backend/simd/lanes.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/view.hpp>
 
@@ -25,7 +24,11 @@
 
 namespace tiffin_test {
 
+#if defined(TIFFIN_TEST_CUDA)
+inline constexpr std::size_t lanes = 16;
+#else
 inline constexpr std::size_t lanes = tiffin::simd_detail::width<xsimd::default_arch>;
+#endif
 
 // The ways of giving a matrix. All lie at an odd multiple of 4 bytes: no alignment but a float's is asked.
 enum class matrix_form { vector_or_span, view, strided_view, strided_eigen };
@@ -197,6 +200,14 @@ inline std::vector<conformance_case> covering_cases() {
     struct row {
         std::size_t d, f, tokens;
     };
+#if defined(TIFFIN_TEST_CUDA)
+    // What the device's kernels divide by: 4 or 8 numbers an access, 32 threads a warp, tiles of 64, blocks of
+    // 256; up to 4 tokens are few.
+    const row rows[] = {{1, 1, 1},    {1, 8, 2},     {7, 9, 4},    {8, 7, 5},     {9, 1, 13},    {31, 32, 24},
+                        {32, 33, 63}, {33, 31, 0},   {63, 64, 2},  {64, 65, 65},  {65, 63, 4},   {127, 129, 1},
+                        {255, 8, 1},  {256, 33, 3},  {257, 63, 5}, {5, 257, 130}, {257, 257, 12}, {300, 520, 2}};
+    static_cast<void>(L);
+#else
     const row rows[] = {{1, 1, 1},
                         {1, L, 2},
                         {L - 1, L + 1, 11},
@@ -221,6 +232,7 @@ inline std::vector<conformance_case> covering_cases() {
                         {64 * L + 5, 7, 2},
                         {300, 40 * L + 3, 3},
                         {2, 256 * L + 7, 12}};
+#endif
     constexpr std::array types{tiffin::dtype::f32, tiffin::dtype::f16, tiffin::dtype::bf16};
     constexpr std::array<std::size_t, 4> offsets{0, 1, 4, 2};
     std::vector<conformance_case> cases;

@@ -135,7 +135,7 @@ result<binding> bind_combined(const parallel<Blocks...>& block, binder& from, co
     status wrong;
     std::size_t i = 0;
     const auto bind_next = [&](const auto& branch) {
-        if (wrong.ok()) wrong = bind_branch(branch, i++, from, prefix, told, bound);
+        if (wrong.ok()) static_cast<void>(wrong = bind_branch(branch, i++, from, prefix, told, bound));
     };
     std::apply([&](const auto&... branch) { (bind_next(branch), ...); }, block.branches);
     if (!wrong) return wrong.failure();

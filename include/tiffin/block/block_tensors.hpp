@@ -107,7 +107,7 @@ constexpr std::array<block_tensor, N> in_block(const std::array<tensor_spec, N>&
                                                extent input, std::uint8_t inner = 0) {
     constexpr auto first = static_cast<std::uint8_t>(extent::first_inner);
     std::array<block_tensor, N> all{};
-    for (std::size_t n = 0; n < N; ++n) {
+    for (std::size_t n = 0; n != N; ++n) {
         all[n].spec = specs[n];
         for (std::size_t i = 0; i < specs[n].rank; ++i) {
             const std::uint8_t size = specs[n].sizes[i];

@@ -18,11 +18,12 @@ TIFFIN_BEGIN
 class carried_residuals {
 public:
     carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model)
-        : layers_(layers),
-          tokens_(tokens),
-          d_model_(d_model),
-          rows_(layers * tokens * d_model),
-          held_(layers, 0) {}
+        : carried_residuals(layers, tokens, d_model, nullptr) {
+        rows_.resize(layers * tokens * d_model);
+    }
+    // In the caller's memory, which must be where the layers compute: layers * tokens * d_model floats.
+    carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model, float* memory)
+        : layers_(layers), tokens_(tokens), d_model_(d_model), memory_(memory), held_(layers, 0) {}
 
     // Begins a forward pass: what is still under way is dropped.
     void begin() noexcept {
@@ -53,7 +54,7 @@ public:
     }
     // What is due, to be replaced by what the layer sends on. Precondition: check() passed.
     [[nodiscard]] matrix_view<float> slot(std::size_t tokens) noexcept {
-        return {rows_.data() + next_ * tokens_ * d_model_, tokens, d_model_};
+        return {(memory_ != nullptr ? memory_ : rows_.data()) + next_ * tokens_ * d_model_, tokens, d_model_};
     }
     // The layer has taken and sent. Called by the layer.
     void advance(std::size_t tokens) noexcept {
@@ -65,6 +66,7 @@ private:
     std::size_t layers_;
     std::size_t tokens_;
     std::size_t d_model_;
+    float* memory_;  // null: rows_
     std::vector<float> rows_;
     std::vector<std::size_t> held_;
     std::size_t next_ = 0;

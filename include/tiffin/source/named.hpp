@@ -15,7 +15,7 @@ struct named : Source {
     static_assert(leaf_source<Source>,
                   "tiffin: named<Source, Name>: the first argument is not a source with tensors of its own; "
                   "name the parts of a sum or of a gate one by one");
-    static constexpr std::string_view name = Name.view();
+    static constexpr std::string_view name = text_of<Name>;
 
     // Not left to the compiler: g++ 12 zeroes the byte of an empty aggregate with a base or with members,
     // even where a tuple has put another element's first byte in its place. (For the same reason policies

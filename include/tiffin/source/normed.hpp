@@ -24,7 +24,7 @@ struct normed {
     using weight = vector<"weight">;
     using tensors =
         std::conditional_t<Norm::weighted, tensor_list<row_scale, weight>, tensor_list<row_scale>>;
-    static constexpr std::string_view name = Name.view();
+    static constexpr std::string_view name = text_of<Name>;
 
     Norm norm{};
     Source input{};

@@ -111,6 +111,15 @@ constexpr void append_specs(tensor_list<Tensors...>, std::string_view owner, con
     (append(std::type_identity<Tensors>{}), ...);
 }
 
+// A composite may give its parts roles of their own: `gate_proj` and `up_proj`.
+template <class S>
+constexpr std::string_view role_of_part(std::size_t part, std::string_view role) noexcept {
+    if constexpr (requires { S::roles[0]; })
+        return S::roles[part];
+    else
+        return role;
+}
+
 template <class S>
 constexpr void collect_specs(const standing& where, spec_writer& to) {
     append_specs(own_tensors_of<S>{}, owner_name<S>(where.role), where, to);
@@ -128,11 +137,10 @@ constexpr void collect_specs(const standing& where, spec_writer& to) {
         }
         (part_indices<S>{});
     } else if constexpr (composite_source<S>) {
-        // A composite may give its parts roles of their own: `gate_proj` and `up_proj`.
         [&]<std::size_t... I>(std::index_sequence<I...>) {
             const auto collect = [&]<std::size_t P>(std::integral_constant<std::size_t, P>) {
                 standing at = where;
-                if constexpr (requires { S::roles[0]; }) at.role = S::roles[P];
+                at.role = role_of_part<S>(P, where.role);
                 collect_specs<part_of<S, P>>(at, to);
             };
             (collect(std::integral_constant<std::size_t, I>{}), ...);

@@ -48,7 +48,7 @@ namespace detail {
 
 template <fixed_string Name, tensor_kind Kind, presence Needed, axis... Axes>
 struct declared_tensor {
-    static constexpr std::string_view name = Name.view();
+    static constexpr std::string_view name = text_of<Name>;
     static constexpr tensor_kind kind = Kind;
     static constexpr presence needed = Needed;
     static constexpr std::array<axis, sizeof...(Axes)> axes{Axes...};

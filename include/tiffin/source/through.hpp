@@ -20,7 +20,7 @@ struct through {
                   "tiffin: through<Scope, Source, Steps...>: all but the first argument are sources, and "
                   "there are two of them or more");
     using tensors = tensor_list<computed>;
-    static constexpr std::string_view scope = Scope.view();
+    static constexpr std::string_view scope = text_of<Scope>;
 
     std::tuple<Source, Steps...> steps;
 

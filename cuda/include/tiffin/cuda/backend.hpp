@@ -1,0 +1,230 @@
+// The backend `cuda`, and the layers it prepares. Write tiffin::cuda: the toolkit has a namespace of that name.
+#pragma once
+
+#include <tiffin/backend/backend.hpp>
+#include <tiffin/cuda/call_checks.hpp>
+#include <tiffin/cuda/combined.hpp>
+#include <tiffin/cuda/mixture_engine.hpp>
+#include <tiffin/cuda/modulated_engine.hpp>
+#include <tiffin/prepare.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Blocks on an NVIDIA device: the one that is current when they are prepared.
+// Numerics: weights, tables, activations and the products that cuBLASLt computes are kept in Format (f32,
+//   bf16 or f16), sums and formulas in f32, without TF32. Calls of up to four tokens keep their products in
+//   f32. Sums are in no promised order. Routers' weights, biases and norms' weights are f32.
+// Errors: errc::device with CUDA's own words; else those of the other backends.
+// Cost: dense products by cuBLASLt, one kernel more a source: the formula with all its table rows.
+template <codec Format = f32>
+struct cuda {
+    cudaStream_t stream = nullptr;  // of prepare(), and of calls that name no other
+
+    static constexpr number_formats formats() noexcept {
+        return {describe(Format{}), describe(Format{}), describe(f32{}), false};
+    }
+    template <class Block>
+    result<layer<Block, cuda>> prepare_layer(const Block& block, const weights& given,
+                                             const prepare_options& options) const;
+};
+cuda(cudaStream_t) -> cuda<f32>;
+
+// A block with its weights on a device: y = block(x, inputs), put on a stream.
+//
+// Shapes: as for every layer, with all memory on the device: x and y (T, d_model) as Format, token ids
+//   int32. Calls of more tokens than the workspace holds run in pieces.
+// Errors: sizes, memory that is not the device's, overlap: found at once. What a stream refuses: errc::device.
+//   A token id outside its table is found on the device before its row is read; row 0 stands in for it,
+//   and synchronise() reports it.
+// Threads: const calls with a workspace each may run at the same time, on a stream each.
+// Cost: no allocation and no synchronisation in a call; it can be captured in a graph.
+template <class Block, codec Format>
+class layer<Block, cuda<Format>> {
+    static_assert(block_policy<Block>,
+                  "tiffin: prepare<Block>(weights, cuda{stream}): Block is not a block; write "
+                  "ffn<gate<silu>, ...>");
+
+public:
+    using storage = typename Format::storage;
+    using inputs_type = device_inputs<Format>;
+
+    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
+    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
+    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+    // Tokens that the layer's own workspace holds at a time.
+    [[nodiscard]] std::size_t tokens() const noexcept { return tokens_; }
+    // Bytes of device memory for a call of `tokens` tokens in one piece.
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens) const noexcept {
+        return engine_.bytes(tokens) + 255;
+    }
+
+    // X, Y: matrix_view of device memory. `memory`: workspace_bytes(T) on the device.
+    template <class X, class Y>
+    status try_call(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y,
+                    std::span<std::byte> memory, cudaStream_t stream) const {
+        static_assert(cuda_detail::number_of<std::remove_const_t<X>, Format> &&
+                          cuda_detail::number_of<Y, Format>,
+                      "tiffin: a layer on the device is called with matrix_view of its own number format: "
+                      "float, __nv_bfloat16 or __half (or their bits), y not const");
+        return run({reinterpret_cast<const storage*>(x.data), x.rows, x.cols, x.stride}, inputs,
+                   {reinterpret_cast<storage*>(y.data), y.rows, y.cols, y.stride}, memory, stream);
+    }
+    template <class X, class Y>
+    status try_call(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y) {
+        return try_call(x, inputs, y, {workspace_.data(), workspace_.size()}, stream_);
+    }
+    // Waits for the stream, and reports the first id outside a table since the last time.
+    [[nodiscard]] status synchronise(cudaStream_t stream) const;
+    [[nodiscard]] status synchronise() const { return synchronise(stream_); }
+#if TIFFIN_EXCEPTIONS
+    template <class X, class Y>
+    void operator()(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y) {
+        try_call(x, inputs, y).or_throw();
+    }
+    template <class X, class Y>
+    void operator()(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y,
+                    std::span<std::byte> memory, cudaStream_t stream) const {
+        try_call(x, inputs, y, memory, stream).or_throw();
+    }
+#endif
+
+private:
+    using engine_type = cuda_detail::engine_of<Format, Block>;
+    using call_type = cuda_detail::device_call<Format>;
+    friend struct cuda<Format>;
+
+    layer(call_needs needs, engine_type engine) : needs_(std::move(needs)), engine_(std::move(engine)) {}
+    status run(const matrix_view<const storage>& x, const inputs_type& inputs, const matrix_view<storage>& y,
+               std::span<std::byte> memory, cudaStream_t stream) const;
+    [[nodiscard]] std::size_t fitting(std::size_t tokens, std::size_t bytes) const noexcept;
+
+    call_needs needs_;
+    engine_type engine_;
+    std::shared_ptr<cublasLtContext> blas_;
+    std::vector<cuda_detail::device_memory> weights_;
+    cuda_detail::device_memory workspace_;
+    cuda_detail::device_memory refused_;
+    std::size_t tokens_ = 0;
+    int device_ = 0;
+    cudaStream_t stream_ = nullptr;
+};
+
+template <codec Format>
+template <class Block>
+result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& block, const weights& given,
+                                                               const prepare_options& options) const {
+    using namespace cuda_detail;
+    int device = 0;
+    if (status s = checked(cudaGetDevice(&device), "device"); !s) return s.failure();
+    if (status s = check_stream(stream, device); !s) return s.failure();
+    if (status s = check_idle(stream); !s) return s.failure();
+    auto readable = readable_weights::make(given, Format::type);
+    if (!readable) return readable.failure();
+    auto bound = bind_weights(block, readable->get(), formats());
+    if (!bound) return bound.failure();
+    cublasLtHandle_t handle = nullptr;
+    if (const cublasStatus_t code = cublasLtCreate(&handle); code != CUBLAS_STATUS_SUCCESS)
+        return failure{errc::device, "cublasLtCreate", cublasLtGetStatusString(code)};
+    const std::shared_ptr<cublasLtContext> blas(
+        handle, [](cublasLtHandle_t h) { static_cast<void>(cublasLtDestroy(h)); });
+    uploads up(handle);
+    layer<Block, cuda> made(detail::needs_of(*bound), engine_of<Format, Block>(block, *bound, up));
+    if (!up.outcome()) return up.outcome().failure();
+    auto workspace = options.tokens == 0
+                         ? result<device_memory>(device_memory())
+                         : device_memory::make(made.workspace_bytes(options.tokens), "workspace");
+    if (!workspace) return workspace.failure();
+    const unsigned long long none = refused_ids::none;
+    const unsigned long long* const refused = up.copy(&none, 1);
+    if (refused == nullptr) return up.outcome().failure();
+    made.blas_ = blas;
+    made.weights_ = up.take();
+    made.refused_ = std::move(made.weights_.back());
+    made.weights_.pop_back();
+    made.workspace_ = *std::move(workspace);
+    made.tokens_ = options.tokens;
+    made.device_ = device;
+    made.stream_ = stream;
+    return {std::move(made)};
+}
+
+template <class Block, codec Format>
+std::size_t layer<Block, cuda<Format>>::fitting(std::size_t tokens, std::size_t bytes) const noexcept {
+    if (engine_.bytes(tokens) <= bytes) return tokens;
+    std::size_t fits = 0;
+    while (tokens - fits > 1) {
+        const std::size_t middle = fits + (tokens - fits) / 2;
+        (engine_.bytes(middle) <= bytes ? fits : tokens) = middle;
+    }
+    return fits;
+}
+
+template <class Block, codec Format>
+status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, const inputs_type& inputs,
+                                       const matrix_view<storage>& y, std::span<std::byte> memory,
+                                       cudaStream_t stream) const {
+    using namespace cuda_detail;
+    if (status s = check_device_call<Format>(needs_, device_, x, inputs, y); !s) return s;
+    if (status s = check_stream(stream, device_); !s) return s;
+    if (x.rows == 0) return {};
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t skip = (256 - address % 256) % 256;
+    const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
+    const std::size_t tokens = fitting(x.rows, room);
+    if (tokens == 0)
+        return failure{errc::workspace, "workspace",
+                       "has " + std::to_string(memory.size()) + " bytes of device memory; one token needs " +
+                           std::to_string(workspace_bytes(1))};
+    const auto piece_of = [](const auto& m, std::size_t first, std::size_t count) {
+        return m.data ? m.rows_from(first, count) : m;
+    };
+    const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
+    const bool due = needs_.delay != 0 && inputs.carried->due() != 0;
+    launches out(stream);
+    for (std::size_t first = 0; first < x.rows; first += tokens) {
+        const std::size_t count = std::min(tokens, x.rows - first);
+        engine_.run({x.rows_from(first, count),
+                     inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
+                     piece_of(inputs.residual, first, count),
+                     piece_of(inputs.per_layer_input, first, count),
+                     inputs.gathered.data(),
+                     first,
+                     {count, nullptr, nullptr},
+                     {y.row(first), y.stride},
+                     inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
+                     piece_of(carried, first, count),
+                     due,
+                     memory.data() + skip,
+                     {refused_.template as<unsigned long long>()},
+                     &out});
+    }
+    if (needs_.delay) inputs.carried->advance(x.rows);
+    return out.outcome();
+}
+
+template <class Block, codec Format>
+status layer<Block, cuda<Format>>::synchronise(cudaStream_t stream) const {
+    using namespace cuda_detail;
+    unsigned long long key = 0, none = refused_ids::none;
+    if (status s = checked(cudaStreamSynchronize(stream), "synchronise"); !s) return s;
+    if (status s = checked(cudaMemcpy(&key, refused_.data(), sizeof key, cudaMemcpyDeviceToHost), "synchronise");
+        !s)
+        return s;
+    if (key == none) return {};
+    if (status s = checked(cudaMemcpy(refused_.data(), &none, sizeof none, cudaMemcpyHostToDevice), "synchronise");
+        !s)
+        return s;
+    return refusal_of(needs_, key);
+}
+
+TIFFIN_END

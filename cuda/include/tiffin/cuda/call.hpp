@@ -1,0 +1,157 @@
+// What a call brings to a device layer, and what its kernels see of it.
+#pragma once
+
+#include <tiffin/backend/call.hpp>
+#include <tiffin/cuda/kernels.hpp>
+#include <tiffin/cuda/numbers.hpp>
+#include <tiffin/cuda/runtime.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+TIFFIN_BEGIN
+
+// What a call on the device gives beside x: token_inputs, with all memory on the device and rows in the
+// layer's number format. `carried` keeps its rows on the device too (see carried_residuals).
+template <codec Format>
+struct device_inputs {
+    using storage = typename Format::storage;
+
+    std::span<const std::int32_t> token_ids{};
+    matrix_view<const storage> residual{};
+    matrix_view<const storage> per_layer_input{};
+    choice<float>* routes = nullptr;
+    carried_residuals* carried = nullptr;
+    std::span<const gathered_rows> gathered{};
+};
+
+namespace cuda_detail {
+
+// The first id, of a call or of a gathered table's index, that was found to lie outside its table: the
+// smallest key is kept. ~0: none.
+struct refused_ids {
+    unsigned long long* key;
+
+    static constexpr unsigned long long none = ~0ull;
+    __device__ void note(bool gathered, std::size_t position, std::int32_t id) const {
+        atomicMin(key, (gathered ? 1ull << 63 : 0ull) |
+                           (static_cast<unsigned long long>(position) & 0x7FFFFFFFull) << 32 |
+                           static_cast<std::uint32_t>(id));
+    }
+};
+
+// The tokens of a launch: of at most `most`, those below *count where there is a count on the device.
+// Token i is row rows[i] of the call, i itself where there are no rows.
+struct token_range {
+    std::size_t most;
+    const std::uint32_t* span;  // {0, count} on the device; null: `most`
+    const std::uint32_t* rows;
+
+    TIFFIN_HD bool has(std::size_t t) const { return span == nullptr || t < span[1]; }
+    TIFFIN_HD std::size_t row(std::size_t t) const { return rows != nullptr ? rows[t] : t; }
+};
+
+// The rows of a table, a pool or a map, and which of them is each row of the call.
+struct row_source {
+    const std::byte* data = nullptr;
+    const std::int32_t* index = nullptr;
+    std::size_t count = 0;
+    std::size_t stride = 0;  // bytes
+    std::size_t first = 0;   // tokens of the call before index[0]
+    bool gathered = false;
+
+    // Row 0 for an id outside the table, which is noted.
+    __device__ const std::byte* row(std::size_t i, const refused_ids& refused) const {
+        std::int32_t id = index[i];
+        if (id < 0 || static_cast<std::size_t>(id) >= count) {
+            refused.note(gathered, first + i, id);
+            id = 0;
+        }
+        return data + static_cast<std::size_t>(id) * stride;
+    }
+};
+
+// Where an engine writes: row i (+)= its value, as f32 where values are not complete yet, else in the
+// layer's format.
+template <codec Format>
+struct device_rows {
+    using storage = typename Format::storage;
+
+    void* data = nullptr;
+    std::size_t stride = 0;  // numbers
+    bool wide = false;
+    bool add = false;
+    const std::uint32_t* rows = nullptr;
+
+    template <std::size_t N>
+    TIFFIN_HD void put(std::size_t i, std::size_t feature, pack<N> value, std::size_t count) const {
+        const std::size_t at = (rows != nullptr ? rows[i] : i) * stride + feature;
+        if (wide)
+            put_as<f32>(static_cast<float*>(data) + at, value, count);
+        else
+            put_as<Format>(static_cast<storage*>(data) + at, value, count);
+    }
+
+private:
+    template <codec To, std::size_t N>
+    TIFFIN_HD void put_as(typename To::storage* at, pack<N> value, std::size_t count) const {
+        if (add) value = load<To, N>(at, count) + value;
+        store<To, N>(value, at, count);
+    }
+};
+
+// What an engine computes in one go.
+template <codec Format>
+struct device_call {
+    using storage = typename Format::storage;
+
+    matrix_view<const storage> x;
+    const std::int32_t* token_ids;
+    matrix_view<const storage> residual;
+    matrix_view<const storage> per_layer_input;
+    const gathered_rows* gathered;  // of the whole call, of which `first` tokens came before these
+    std::size_t first;
+    token_range tokens;
+    device_rows<Format> to;
+    choice<float>* routes;
+    matrix_view<float> carried;
+    bool carried_is_due;
+    std::byte* workspace;
+    refused_ids refused;
+    launches* out;
+};
+
+// Rows of activations, one after the other.
+template <codec Format>
+struct activations {
+    const typename Format::storage* data;
+    std::size_t stride;
+};
+
+// Rows i of `from`, as they are: what a product reads where tokens lie apart.
+template <codec Format>
+struct gather_body {
+    matrix_view<const typename Format::storage> from;
+    token_range tokens;
+    typename Format::storage* to;
+
+    __device__ void operator()(std::size_t i) const {
+        const std::size_t t = i / from.cols, j = i % from.cols;
+        if (tokens.has(t)) to[i] = from.row(tokens.row(t))[j];
+    }
+};
+
+// x of a call in rows one after the other: where it is, or copied together.
+template <codec Format>
+activations<Format> inputs_of(const device_call<Format>& call, typename Format::storage* memory) {
+    if (call.tokens.rows == nullptr) return {call.x.data, call.x.stride};
+    for_elements(*call.out, call.tokens.most * call.x.cols, gather_body<Format>{call.x, call.tokens, memory});
+    return {memory, call.x.cols};
+}
+
+}  // namespace cuda_detail
+
+TIFFIN_END

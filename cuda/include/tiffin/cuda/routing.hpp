@@ -1,0 +1,236 @@
+// A leaf with a router, once a token: its route, and the rank numbers of the experts chosen.
+#pragma once
+
+#include <tiffin/cuda/grouping.hpp>
+#include <tiffin/cuda/place.hpp>
+#include <tiffin/cuda/tiled_product.hpp>
+#include <tiffin/cuda/uploads.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// Calls of so many tokens read each weight once for all of them in one kernel of our own; larger ones
+// multiply by cuBLASLt.
+inline constexpr std::size_t few_tokens = 4;
+inline bool is_few(const token_range& tokens) noexcept {
+    return tokens.span == nullptr && tokens.most <= few_tokens;
+}
+
+// A warp a token: the logits, eight experts at a time while a piece of x is in registers, then the choice.
+template <codec Format, router_policy Router>
+struct route_body {
+    Router router;
+    activations<Format> in;
+    token_range tokens;
+    const float* weight;  // (experts, inputs)
+    const float* bias;
+    std::size_t experts;
+    std::size_t inputs;
+    float* scratch;  // (tokens, 3 experts)
+    float* state;
+    std::size_t stride;
+
+    __device__ void operator()(const warp& g, std::size_t t) const {
+        if (!tokens.has(t)) return;
+        constexpr std::size_t together = 8, numbers = access<Format>;
+        const auto* const x = in.data + t * in.stride;
+        float* const logits = scratch + t * 3 * experts;
+        for (std::size_t e = 0; e < experts; e += together) {
+            float sums[together] = {};
+            for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
+                const pack<numbers> v = load<Format, numbers>(x + k, inputs - k);
+                for (std::size_t i = 0; i < together && e + i < experts; ++i) {
+                    const pack<numbers> w = load<f32, numbers>(weight + (e + i) * inputs + k, inputs - k);
+                    for (std::size_t n = 0; n < numbers; ++n) sums[i] += v.lane[n] * w.lane[n];
+                }
+            }
+            for (std::size_t i = 0; i < together && e + i < experts; ++i) {
+                const float sum = g.sum(sums[i]);
+                if (g.rank() == 0) logits[e + i] = sum;
+            }
+        }
+        if (g.rank() == 0)
+            choose(router, logits, experts, bias, logits + experts,
+                   reinterpret_cast<choice<float>*>(state + t * stride));
+    }
+};
+
+struct map_body {
+    row_source map;
+    token_range tokens;
+    refused_ids refused;
+    std::size_t choices;
+    float* state;
+    std::size_t stride;
+
+    __device__ void operator()(std::size_t t) const {
+        if (!tokens.has(t)) return;
+        const auto* const experts =
+            reinterpret_cast<const std::int32_t*>(map.row(tokens.row(t), refused));
+        auto* const chosen = reinterpret_cast<choice<float>*>(state + t * stride);
+        for (std::size_t i = 0; i < choices; ++i) chosen[i] = {experts[i], 1.0f};
+    }
+};
+
+struct record_body {
+    chosen_experts chosen;
+    choice<float>* routes;
+
+    __device__ void operator()(std::size_t i) const {
+        routes[i] = chosen.of(i / chosen.choices)[i % chosen.choices];
+    }
+};
+
+// The experts of each token by a router, into its state.
+template <codec Format, router_policy Router>
+class route_stage {
+public:
+    route_stage(const Router& router, std::span<const tensor_view> tensors,
+                std::span<const tensor_kind> kinds, std::size_t inputs, uploads& up)
+        : router_(router), choices_(detail::route_choices(router, tensors)), inputs_(inputs) {
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+            if (kinds[i] == tensor_kind::logits) {
+                experts_ = tensors[i].shape[0];
+                weight_ = up.numbers<f32>(tensors[i]);
+            } else if (kinds[i] == tensor_kind::selection_bias) {
+                bias_ = up.numbers<f32>(tensors[i]);
+            } else if (kinds[i] == tensor_kind::route_map) {
+                std::vector<std::int32_t> map(tensors[i].shape.elements());
+                for (std::size_t n = 0; n < map.size(); ++n)
+                    map[n] = static_cast<std::int32_t>(detail::load_integer(tensors[i], n));
+                map_.data = reinterpret_cast<const std::byte*>(up.copy(map.data(), map.size()));
+                map_.count = tensors[i].shape[0];
+                map_.stride = choices_ * sizeof(std::int32_t);
+            }
+        }
+    }
+    [[nodiscard]] std::size_t choices() const noexcept { return choices_; }
+    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+        return tokens * 3 * experts_ * sizeof(float);
+    }
+    void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory, float* state,
+             std::size_t stride) const {
+        if constexpr (learned_router<Router>) {
+            for_warps(*call.out, call.tokens.most,
+                      route_body<Format, Router>{router_, in, call.tokens, weight_, bias_, experts_, inputs_,
+                                                 reinterpret_cast<float*>(memory), state, stride});
+        } else {
+            row_source map = map_;
+            map.index = call.token_ids;
+            map.first = call.first;
+            for_elements(*call.out, call.tokens.most,
+                         map_body{map, call.tokens, call.refused, choices_, state, stride});
+        }
+    }
+
+private:
+    Router router_;
+    std::size_t choices_;
+    std::size_t inputs_;
+    std::size_t experts_ = 0;
+    const float* weight_ = nullptr;
+    const float* bias_ = nullptr;
+    row_source map_;
+};
+
+// The rows that entries of a grouped call multiply, and where their rank numbers go.
+template <codec Format>
+struct entry_rows {
+    activations<Format> in;
+    const std::uint32_t* order;
+    std::size_t choices;
+
+    __device__ const typename Format::storage* operator()(std::size_t i) const {
+        return in.data + order[i] / choices * in.stride;
+    }
+};
+struct entry_numbers {
+    const std::uint32_t* order;
+    std::size_t choices;
+    std::size_t rank;
+    float* z;
+    std::size_t stride;
+
+    __device__ void operator()(std::size_t i, std::size_t r, float sum) const {
+        const std::size_t entry = order[i];
+        z[entry / choices * stride + entry % choices * rank + r] = sum;
+    }
+};
+
+// A warp a rank number: (A_e x)[r] of a token and choice.
+template <codec Format>
+struct rank_body {
+    activations<Format> in;
+    const typename Format::storage* a;  // (experts, rank, inputs)
+    chosen_experts chosen;
+    std::size_t rank;
+    std::size_t inputs;
+    float* z;
+    std::size_t stride;
+
+    __device__ void operator()(const warp& g, std::size_t item) const {
+        constexpr std::size_t numbers = access<Format>;
+        const std::size_t r = item % rank, i = item / rank % chosen.choices,
+                          t = item / rank / chosen.choices;
+        const auto e = static_cast<std::size_t>(chosen.of(t)[i].expert);
+        const auto* const x = in.data + t * in.stride;
+        const auto* const weights = a + (e * rank + r) * inputs;
+        float sum = 0;
+        for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
+            const pack<numbers> v = load<Format, numbers>(x + k, inputs - k);
+            const pack<numbers> w = load<Format, numbers>(weights + k, inputs - k);
+            for (std::size_t n = 0; n < numbers; ++n) sum += v.lane[n] * w.lane[n];
+        }
+        sum = g.sum(sum);
+        if (g.rank() == 0) z[t * stride + i * rank + r] = sum;
+    }
+};
+
+// The bank A: rank numbers a token and choice, each expert's weights read once for the tokens of a tile.
+template <codec Format>
+class rank_stage {
+public:
+    rank_stage(const tensor_view& a, uploads& up)
+        : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(a.shape[2]), a_(up.numbers<Format>(a)) {}
+    [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
+    [[nodiscard]] std::size_t bytes(std::size_t tokens, std::size_t choices) const noexcept {
+        arena areas;
+        grouped_entries<Format>::lay_out(areas, tokens * choices, experts_);
+        return areas.used();
+    }
+    void run(const device_call<Format>& call, const activations<Format>& in, const chosen_experts& chosen,
+             std::byte* memory, float* z) const {
+        if (is_few(call.tokens)) {
+            for_warps(*call.out, call.tokens.most * chosen.choices * rank_,
+                      rank_body<Format>{in, a_, chosen, rank_, inputs_, z, chosen.stride});
+            return;
+        }
+        arena areas(memory);
+        const std::size_t most = call.tokens.most * chosen.choices;
+        const grouped_entries<Format> groups = grouped_entries<Format>::lay_out(areas, most, experts_);
+        groups.fill(*call.out, chosen, call.tokens, experts_);
+        multiply(*call.out, most,
+                 tiled_product<Format, entry_rows<Format>, entry_numbers>{
+                     a_, experts_, rank_, inputs_, groups.starts, most,
+                     {in, groups.order, chosen.choices},
+                     {groups.order, chosen.choices, rank_, z, chosen.stride}});
+    }
+
+private:
+    std::size_t experts_;
+    std::size_t rank_;
+    std::size_t inputs_;
+    const typename Format::storage* a_;
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

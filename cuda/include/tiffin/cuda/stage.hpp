@@ -1,0 +1,246 @@
+// A source evaluated for all tokens of a call: what is needed once a token, products, then the formula.
+#pragma once
+
+#include <tiffin/cuda/product.hpp>
+#include <tiffin/cuda/steps.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <utility>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// The value of a source at some features, its products read from planes.
+template <codec Format, source_policy Source>
+struct source_value {
+    static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
+
+    stage_view<Format, Source> view;
+    const typename Format::storage* planes;
+    std::size_t plane;
+
+    template <std::size_t N>
+    __device__ pack<N> at(std::size_t t, std::size_t feature, std::size_t count) const {
+        pack<N> products[projections + 1];
+        for (std::size_t i = 0; i != projections; ++i)
+            products[i] = load<Format, N>(planes + i * plane + t * view.outputs + feature, count);
+        return evaluate(view.source, place<Format, Source, N>{view, t, feature, count, products});
+    }
+};
+
+// A thread some features of a token: write(t, feature, value, count).
+template <codec Format, class Value, class Write>
+struct value_body {
+    Value value;
+    token_range tokens;
+    std::size_t features;
+    Write write;
+
+    __device__ void operator()(std::size_t item) const {
+        constexpr std::size_t numbers = access<Format>;
+        const std::size_t chunks = (features + numbers - 1) / numbers;
+        const std::size_t t = item / chunks, feature = item % chunks * numbers;
+        if (!tokens.has(t)) return;
+        const std::size_t count = features - feature < numbers ? features - feature : numbers;
+        write(t, feature, value.template at<numbers>(t, feature, count), count);
+    }
+};
+template <codec Format, class Value, class Write>
+void write_values(launches& out, const Value& value, const token_range& tokens, std::size_t features,
+                  const Write& write) {
+    for_elements(out, tokens.most * ((features + access<Format> - 1) / access<Format>),
+                 value_body<Format, Value, Write>{value, tokens, features, write});
+}
+
+// A warp a feature, for up to Tokens tokens: products summed in registers, then the formula.
+template <codec Format, source_policy Source, std::size_t Tokens, class Write>
+struct few_body {
+    static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
+
+    stage_view<Format, Source> view;
+    activations<Format> in;
+    const typename Format::storage* weights[projections];
+    std::size_t inputs;
+    Write write;
+
+    __device__ void operator()(const warp& g, std::size_t feature) const {
+        constexpr std::size_t numbers = access<Format>;
+        float sums[Tokens][projections] = {};
+        for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
+            pack<numbers> w[projections];
+            for (std::size_t i = 0; i != projections; ++i)
+                w[i] = load<Format, numbers>(weights[i] + feature * inputs + k, inputs - k);
+            for (std::size_t t = 0; t < Tokens; ++t) {
+                if (t >= view.tokens.most) break;
+                const pack<numbers> x = load<Format, numbers>(in.data + t * in.stride + k, inputs - k);
+                for (std::size_t i = 0; i != projections; ++i)
+                    for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += w[i].lane[n] * x.lane[n];
+            }
+        }
+        pack<1> mine[projections];
+        for (std::size_t t = 0; t < Tokens; ++t)
+            for (std::size_t i = 0; i != projections; ++i) {
+                const float sum = g.sum(sums[t][i]);
+                if (g.rank() == t) mine[i] = pack<1>(sum);
+            }
+        // Each token's formula in a thread of its own.
+        const std::size_t t = g.rank();
+        if (t >= view.tokens.most) return;
+        write(t, feature, pack<1>(evaluate(view.source, place<Format, Source, 1>{view, t, feature, 1, mine})),
+              std::size_t{1});
+    }
+};
+
+template <codec Format, source_policy Source>
+class stage {
+public:
+    using storage = typename Format::storage;
+    static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
+
+    stage(const Source& source, std::span<const tensor_view> tensors, const stage_sizes& sizes, uploads& up)
+        : view_{source, {}, {}, sizes.outputs},
+          products_(sizes.outputs, sizes.inputs, up.blas()),
+          steps_(make_steps<Format, Source>(source, tensors, sizes, up)) {
+        static constexpr auto specs = specs_of<Source>("");
+        for (std::size_t i = 0; i < specs.size(); ++i)
+            if (!specs[i].nested) keep(specs[i].kind, i, tensors[i], up);
+        for_steps([&](auto& step) {
+            step.describe(view_.slots, view_.state_numbers);
+            view_.state_numbers += (step.state_numbers() + 15) / 16 * 16;
+        });
+    }
+    // The experts a token gets of the first router in the source; 0 where it has none.
+    [[nodiscard]] std::size_t choices() const noexcept {
+        std::size_t all = 0;
+        for_steps([&](const auto& step) {
+            if (all == 0) all = step.choices();
+        });
+        return all;
+    }
+    [[nodiscard]] const dense_products<Format, projections>& products() const noexcept { return products_; }
+    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+        std::size_t most = products_.bytes(tokens);
+        for_steps([&](const auto& step) { most = std::max(most, step.bytes(tokens)); });
+        return state_bytes(tokens) + (most + 63) / 64 * 64;
+    }
+
+    // Computes what is needed once a token. `routes`: where to record the first router's choices, or null.
+    // What it returns is the source as kernels see it.
+    stage_view<Format, Source> prepare(const device_call<Format>& call, const activations<Format>& in,
+                                       std::byte* memory, choice<float>* routes) const {
+        const stage_view<Format, Source> view = view_of(call, memory);
+        std::byte* const work = memory + state_bytes(call.tokens.most);
+        for_steps([&](const auto& step) {
+            step.run(call, in, view, work);
+            if (routes != nullptr && step.choices() > 0)
+                for_elements(*call.out, call.tokens.most * step.choices(),
+                             record_body{step.chosen(view.state, view.state_numbers),
+                                         std::exchange(routes, nullptr)});
+        });
+        return view;
+    }
+    // The products of all tokens. Precondition: not is_few(), or there are no projections.
+    source_value<Format, Source> multiply(const device_call<Format>& call, const activations<Format>& in,
+                                          std::byte* memory, const stage_view<Format, Source>& view) const {
+        auto* const planes = reinterpret_cast<storage*>(memory + state_bytes(call.tokens.most));
+        products_.run(call.tokens, in, planes, *call.out);
+        return {view, planes, products_.plane(call.tokens.most)};
+    }
+    // write(t, feature, value, count) for every token and feature.
+    template <class Write>
+    void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
+             choice<float>* routes, const Write& write) const {
+        const stage_view<Format, Source> view = prepare(call, in, memory, routes);
+        if (projections > 0 && is_few(call.tokens))
+            run_few(call, in, view, write);
+        else
+            write_values<Format>(*call.out, multiply(call, in, memory, view), call.tokens, view_.outputs,
+                                 write);
+    }
+    // The same for few tokens, after prepare().
+    template <class Write>
+    void run_few(const device_call<Format>& call, const activations<Format>& in,
+                 const stage_view<Format, Source>& view, const Write& write) const {
+        if constexpr (projections > 0) {
+            if (call.tokens.most == 1)
+                few<1>(call, in, view, write);
+            else
+                few<few_tokens>(call, in, view, write);
+        }
+    }
+
+private:
+    template <std::size_t Tokens, class Write>
+    void few(const device_call<Format>& call, const activations<Format>& in,
+             const stage_view<Format, Source>& view, const Write& write) const {
+        few_body<Format, Source, Tokens, Write> body{view, in, {}, products_.inputs(), write};
+        for (std::size_t i = 0; i != projections; ++i) body.weights[i] = products_.weights(i);
+        if (call.tokens.most > 0) for_warps(*call.out, view_.outputs, body);
+    }
+    [[nodiscard]] std::size_t state_bytes(std::size_t tokens) const noexcept {
+        return (tokens * view_.state_numbers * sizeof(float) + 255) / 256 * 256;
+    }
+    [[nodiscard]] stage_view<Format, Source> view_of(const device_call<Format>& call,
+                                                     std::byte* memory) const noexcept {
+        stage_view<Format, Source> view = view_;
+        view.tokens = call.tokens;
+        view.refused = call.refused;
+        view.state = reinterpret_cast<float*>(memory);
+        view.given = call.per_layer_input;
+        for (std::size_t i = 0; i != stage_view<Format, Source>::sources; ++i) {
+            row_source& rows = view.rows[i];
+            rows.first = call.first;
+            if (gathered_[i] == 0) {
+                rows.index = call.token_ids;
+                continue;
+            }
+            const gathered_rows& from = call.gathered[gathered_[i] - 1];
+            rows = {from.data, from.index.data() + call.first, from.count, from.stride, call.first, true};
+        }
+        return view;
+    }
+    void keep(tensor_kind kind, std::size_t i, const tensor_view& t, uploads& up) {
+        slot& s = view_.slots[i];
+        if (kind == tensor_kind::projection) {
+            products_.keep(packed_++, up.numbers<Format>(t));
+        } else if (kind == tensor_kind::table || kind == tensor_kind::pool) {
+            const bool pool = kind == tensor_kind::pool;
+            s.table = ordinal_of<Source>(i) + (pool ? count_of<Source>(tensor_kind::table) : 0);
+            const std::size_t vocab = t.shape[pool ? 1 : 0];
+            if (pool) s.expert_step = (t.gathered != 0 ? 1 : vocab) * view_.outputs;
+            gathered_[s.table] = t.gathered;
+            row_source& rows = view_.rows[s.table];
+            rows.data = reinterpret_cast<const std::byte*>(up.numbers<Format>(t));
+            rows.count = vocab;
+            rows.stride = view_.outputs * sizeof(storage);
+        } else if (kind == tensor_kind::vector) {
+            s.numbers = up.numbers<f32>(t);
+        } else if (kind == tensor_kind::scalar) {
+            s.number = up.scalar(t);
+        }
+    }
+    template <class Visit>
+    void for_steps(const Visit& visit) {
+        std::apply([&](auto&... step) { (visit(step), ...); }, steps_);
+    }
+    template <class Visit>
+    void for_steps(const Visit& visit) const {
+        std::apply([&](const auto&... step) { (visit(step), ...); }, steps_);
+    }
+
+    stage_view<Format, Source> view_;
+    dense_products<Format, projections> products_;
+    std::size_t packed_ = 0;
+    std::size_t gathered_[stage_view<Format, Source>::sources + 1] = {};
+    decltype(make_steps<Format, Source>(std::declval<const Source&>(), std::span<const tensor_view>{},
+                                        std::declval<const stage_sizes&>(), std::declval<uploads&>())) steps_;
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

@@ -1,0 +1,112 @@
+// A block's tensors on their way to the device.
+#pragma once
+
+#include <tiffin/backend/held_numbers.hpp>
+#include <tiffin/backend/tensor_checks.hpp>
+#include <tiffin/cuda/runtime.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cublasLt.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// Puts tensors on the current device in the format asked for; those that lie there in it already stay
+// where they are. After the first refusal nothing more is put there, and pointers are null.
+class uploads {
+public:
+    explicit uploads(cublasLtHandle_t blas) noexcept : blas_(blas) {}
+
+    // What dense products are handed to.
+    [[nodiscard]] cublasLtHandle_t blas() const noexcept { return blas_; }
+    [[nodiscard]] const status& outcome() const noexcept { return outcome_; }
+    // The memory of everything that was put there.
+    [[nodiscard]] std::vector<device_memory> take() noexcept { return std::move(held_); }
+
+    // The tensor's numbers as Format; null where it was not given.
+    template <codec Format>
+    const typename Format::storage* numbers(const tensor_view& given) {
+        using storage = typename Format::storage;
+        if (given.data == nullptr || !outcome_) return nullptr;
+        const bool on_device = place_of(given.data).device;
+        if (on_device && is_stored_as<Format>(given.type) &&
+            reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
+            return static_cast<const storage*>(given.data);
+        const std::size_t count = given.shape.elements();
+        tensor_view from = given;
+        std::vector<std::byte> here;
+        if (on_device) {
+            here.resize(bytes_of(given.type, count));
+            note(checked(cudaMemcpy(here.data(), given.data, here.size(), cudaMemcpyDeviceToHost), "weights"));
+            if (!outcome_) return nullptr;
+            from.data = here.data();
+        }
+        const held_numbers<Format> converted(from);
+        return copy(converted.data(), count);
+    }
+    // One number, which stays with the host.
+    float scalar(const tensor_view& given) { return load_as_f32(given.data, given.type, 0); }
+    // Host numbers, copied. Null for none.
+    template <class T>
+    const T* copy(const T* from, std::size_t count) {
+        if (count == 0 || !outcome_) return nullptr;
+        auto memory = device_memory::make(count * sizeof(T), "weights");
+        if (!memory) {
+            note(memory.failure());
+            return nullptr;
+        }
+        held_.push_back(*std::move(memory));
+        note(checked(cudaMemcpy(held_.back().data(), from, count * sizeof(T), cudaMemcpyHostToDevice), "weights"));
+        return outcome_ ? held_.back().as<T>() : nullptr;
+    }
+
+private:
+    void note(status s) { static_cast<void>(outcome_ = std::move(s)); }
+
+    cublasLtHandle_t blas_;
+    status outcome_;
+    std::vector<device_memory> held_;
+};
+
+// Given tensors with those that prepare() has to look into copied to the host.
+// On the device stay floating-point tensors that are in `format` there, but single numbers.
+class readable_weights {
+public:
+    static result<readable_weights> make(const weights& given, dtype format) {
+        readable_weights made;
+        for (const weights::entry& e : given.entries()) {
+            tensor_view t = e.tensor;
+            if (t.gathered != 0) {
+                made.weights_.add_gathered(e.name, t.type, t.shape);
+                continue;
+            }
+            const bool stays = t.type == format && t.shape.elements() > 1;
+            if (t.data != nullptr && !stays && place_of(t.data).device) {
+                auto& here = made.copies_.emplace_back(bytes_of(t.type, t.shape.elements()));
+                if (status s = checked(cudaMemcpy(here.data(), t.data, here.size(), cudaMemcpyDeviceToHost),
+                                       "weights", e.name);
+                    !s)
+                    return s.failure();
+                t.data = here.data();
+            }
+            made.weights_.add(e.name, t);
+        }
+        return {std::move(made)};
+    }
+    [[nodiscard]] const weights& get() const noexcept { return weights_; }
+
+private:
+    weights weights_;
+    std::vector<std::vector<std::byte>> copies_;
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

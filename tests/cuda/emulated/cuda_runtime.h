@@ -1,0 +1,154 @@
+// A device on the host: enough of CUDA's runtime to run tiffin's kernels in an ordinary program, so that
+// they are tested where there is no GPU. Not a simulator: no time, no caches, one block at a time.
+//
+// Launches are put off until something waits for them, as on a stream. The threads of a block are fibers
+// that change places at __syncthreads and at shuffles; a barrier that some never reach ends the program.
+// New memory is filled with bytes that are NaN in every format. What a kernel reads beyond an allocation
+// is for the address sanitizer to find.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#define CUDART_VERSION 13000
+#define __host__
+#define __device__
+#define __global__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+    dim3() = default;
+    explicit dim3(unsigned across) : x(across) {}
+};
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInvalidConfiguration,
+    cudaErrorInvalidDevicePointer,
+    cudaErrorNotSupported,
+    cudaErrorStreamCaptureUnsupported,
+    cudaErrorInvalidResourceHandle,
+};
+inline const char* cudaGetErrorName(cudaError_t code) {
+    static constexpr const char* names[] = {"cudaSuccess",
+                                            "cudaErrorInvalidValue",
+                                            "cudaErrorMemoryAllocation",
+                                            "cudaErrorInvalidConfiguration",
+                                            "cudaErrorInvalidDevicePointer",
+                                            "cudaErrorNotSupported",
+                                            "cudaErrorStreamCaptureUnsupported",
+                                            "cudaErrorInvalidResourceHandle"};
+    return names[code];
+}
+inline const char* cudaGetErrorString(cudaError_t code) {
+    return code == cudaErrorMemoryAllocation ? "out of memory" : "as its name says";
+}
+
+namespace emulated {
+
+using work = std::function<void()>;
+
+// What is waiting to run, what a test may set, and what it may count.
+struct device_state {
+    int current = 0;
+    std::size_t memory_limit = ~std::size_t{0};
+    std::size_t allocated = 0;
+    std::size_t allocations = 0;
+    std::size_t launches = 0;
+    cudaError_t next_launch = cudaSuccess;  // what the next launch answers
+    bool blas_knows_a_way = true;
+};
+device_state& device();
+void run_waiting();
+void run_block(unsigned threads, const work& thread);
+// Puts work on a stream: into its graph while that is captured.
+void enqueue(struct stream* on, work one);
+void block_barrier();
+float exchange(float value, unsigned lane_mask);
+
+struct stream {
+    int device = 0;
+    struct graph* capturing = nullptr;
+};
+
+}  // namespace emulated
+
+using cudaStream_t = emulated::stream*;
+using cudaGraph_t = emulated::graph*;
+using cudaGraphExec_t = emulated::graph*;
+
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+struct cudaPointerAttributes {
+    cudaMemoryType type;
+    int device;
+};
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+
+cudaError_t cudaMalloc(void** to, std::size_t bytes);
+cudaError_t cudaFree(void* data);
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void* data);
+cudaError_t cudaGetDevice(int* to);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetLastError();
+cudaError_t cudaStreamCreate(cudaStream_t* to);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* to);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* to);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* to);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
+inline void __syncthreads() {
+    emulated::block_barrier();
+}
+inline float __shfl_xor_sync(unsigned, float value, int mask) {
+    return emulated::exchange(value, static_cast<unsigned>(mask));
+}
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+    const unsigned long long before = *at;
+    if (value < before) *at = value;
+    return before;
+}
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    std::size_t dynamicSmemBytes = 0;
+    cudaStream_t stream = nullptr;
+    void* attrs = nullptr;
+    unsigned numAttrs = 0;
+};
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               const Arguments&... arguments) {
+    if (const cudaError_t code = std::exchange(emulated::device().next_launch, cudaSuccess);
+        code != cudaSuccess)
+        return code;
+    ++emulated::device().launches;
+    emulated::enqueue(config->stream, [kernel, grid = config->gridDim, block = config->blockDim,
+                                       ... held = std::remove_const_t<Parameters>(arguments)] {
+        gridDim = grid;
+        blockDim = block;
+        for (unsigned b = 0; b < grid.x; ++b) {
+            blockIdx.x = b;
+            emulated::run_block(block.x, [&] { kernel(held...); });
+        }
+    });
+    return cudaSuccess;
+}

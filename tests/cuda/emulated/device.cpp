@@ -1,0 +1,303 @@
+// The device of cuda_runtime.h: its memory, what waits on it, and the fibers of a block.
+#include "cuda_runtime.h"
+
+#include <csetjmp>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#    define TIFFIN_TEST_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#    if __has_feature(address_sanitizer)
+#        define TIFFIN_TEST_ADDRESS_SANITIZER
+#    endif
+#endif
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+#    include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace emulated {
+
+struct graph {
+    std::vector<work> all;
+};
+
+namespace {
+
+device_state state;
+std::vector<work> waiting;
+struct allocation {
+    std::size_t bytes;
+    int device;
+};
+std::map<std::uintptr_t, allocation> allocations;
+unsigned capturing = 0;
+
+// A stack on which threads run, one after the other until one has to wait.
+struct fiber {
+    ucontext_t context{};  // for its first entry; from then on jumps, which ask nothing of the system
+    jmp_buf place{};
+    bool entered = false;
+    std::unique_ptr<char[]> stack;
+    bool done = true;
+};
+constexpr std::size_t stack_bytes = std::size_t{256} << 10;
+
+struct barrier {
+    unsigned arrived = 0;
+    unsigned passed = 0;
+};
+
+struct running_block {
+    const work* thread = nullptr;
+    unsigned threads = 0, started = 0, finished = 0;
+    barrier all;
+    std::vector<barrier> warps;
+    std::vector<float> values;
+    unsigned long long events = 0;  // arrivals and ends: what tells progress from a standstill
+} now;
+
+std::vector<std::unique_ptr<fiber>> fibers;
+jmp_buf scheduler;
+fiber* current = nullptr;
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+const void* scheduler_stack = nullptr;
+std::size_t scheduler_bytes = 0;
+#endif
+
+void to_fiber(fiber& to) {
+    current = &to;
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, to.stack.get(), stack_bytes);
+#endif
+    if (_setjmp(scheduler) == 0) {
+        if (std::exchange(to.entered, true)) _longjmp(to.place, 1);
+        setcontext(&to.context);
+    }
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+void to_scheduler() {
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(current->done ? nullptr : &fake, scheduler_stack, scheduler_bytes);
+#endif
+    if (_setjmp(current->place) == 0) _longjmp(scheduler, 1);
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_bytes);
+#endif
+}
+
+void run_threads() {
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_bytes);
+#endif
+    while (now.started < now.threads) {
+        threadIdx.x = now.started++;
+        (*now.thread)();
+        ++now.finished;
+        ++now.events;
+    }
+    current->done = true;
+    to_scheduler();
+}
+
+void wait(barrier& at, unsigned wanted()) {
+    const unsigned me = threadIdx.x, turn = at.passed;
+    ++now.events;
+    ++at.arrived;
+    while (at.passed == turn) {
+        if (now.started == now.threads && at.arrived == wanted()) {
+            at.arrived = 0;
+            ++at.passed;
+            ++now.events;
+            break;
+        }
+        to_scheduler();
+        threadIdx.x = me;
+    }
+}
+
+[[noreturn]] void give_up(const char* what) {
+    std::fprintf(stderr, "emulated device: %s\n", what);
+    std::abort();
+}
+
+}  // namespace
+
+device_state& device() {
+    return state;
+}
+
+void block_barrier() {
+    wait(now.all, [] { return now.threads - now.finished; });
+}
+
+float exchange(float value, unsigned lane_mask) {
+    const unsigned me = threadIdx.x;
+    barrier& of_warp = now.warps[me / 32];
+    now.values[me] = value;
+    wait(of_warp, [] { return 32u; });
+    const float other = now.values[me ^ lane_mask];
+    wait(of_warp, [] { return 32u; });
+    return other;
+}
+
+void run_block(unsigned threads, const work& thread) {
+    now = {&thread, threads, 0, 0, {}, std::vector<barrier>((threads + 31) / 32), std::vector<float>(threads), 0};
+    while (now.finished < threads) {
+        const unsigned long long before = now.events;
+        // What waits goes on where it can; a fresh fiber takes the threads that have not begun.
+        for (std::size_t i = 0; i < fibers.size() && now.started == threads; ++i)
+            if (!fibers[i]->done) to_fiber(*fibers[i]);
+        if (now.started < threads) {
+            fiber* fresh = nullptr;
+            for (const auto& f : fibers)
+                if (f->done) fresh = f.get();
+            if (fresh == nullptr) {
+                fresh = fibers.emplace_back(std::make_unique<fiber>()).get();
+                fresh->stack = std::make_unique<char[]>(stack_bytes);
+            }
+            getcontext(&fresh->context);
+            fresh->context.uc_stack.ss_sp = fresh->stack.get();
+            fresh->context.uc_stack.ss_size = stack_bytes;
+            fresh->context.uc_link = nullptr;
+            fresh->done = fresh->entered = false;
+            makecontext(&fresh->context, run_threads, 0);
+            to_fiber(*fresh);
+        }
+        if (now.events == before) give_up("threads of a block wait for others that never come");
+    }
+    for (std::size_t i = 0; i < fibers.size(); ++i)
+        if (!fibers[i]->done) to_fiber(*fibers[i]);
+}
+
+void run_waiting() {
+    std::vector<work> all;
+    all.swap(waiting);
+    for (const work& one : all) one();
+}
+
+void enqueue(stream* on, work one) {
+    if (on != nullptr && on->capturing != nullptr)
+        on->capturing->all.push_back(std::move(one));
+    else
+        waiting.push_back(std::move(one));
+}
+
+}  // namespace emulated
+
+using namespace emulated;
+
+cudaError_t cudaMalloc(void** to, std::size_t bytes) {
+    if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
+    if (state.allocated + bytes > state.memory_limit) return cudaErrorMemoryAllocation;
+    *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(*to, 0xFF, std::min(bytes, std::size_t{1} << 20));  // workspaces end in memory of cuBLASLt alone
+    allocations[reinterpret_cast<std::uintptr_t>(*to)] = {bytes, state.current};
+    state.allocated += bytes;
+    ++state.allocations;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+    run_waiting();
+    const auto found = allocations.find(reinterpret_cast<std::uintptr_t>(data));
+    if (found == allocations.end()) return cudaErrorInvalidValue;
+    state.allocated -= found->second.bytes;
+    allocations.erase(found);
+    std::free(data);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+    if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
+    run_waiting();
+    std::memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t on) {
+    enqueue(on, [=] { std::memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void* data) {
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    auto found = allocations.upper_bound(at);
+    *to = {cudaMemoryTypeUnregistered, -1};
+    if (found == allocations.begin()) return cudaSuccess;
+    --found;
+    if (at < found->first + found->second.bytes) *to = {cudaMemoryTypeDevice, found->second.device};
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* to) {
+    *to = state.current;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    state.current = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* to) {
+    *to = new stream{state.current, nullptr};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t on) {
+    run_waiting();
+    delete on;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t on, int* to) {
+    *to = on != nullptr ? on->device : state.current;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t on) {
+    if (on != nullptr && on->capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
+    run_waiting();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t on, cudaStreamCaptureStatus* to) {
+    *to = on != nullptr && on->capturing != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t on, cudaStreamCaptureMode) {
+    if (on == nullptr || on->capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
+    on->capturing = new graph;
+    ++capturing;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t on, cudaGraph_t* to) {
+    *to = on->capturing;
+    on->capturing = nullptr;
+    --capturing;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t from, unsigned long long) {
+    *to = new graph(*from);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t on) {
+    enqueue(on, [graph] {
+        for (const work& one : graph->all) one();
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    run_waiting();
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}

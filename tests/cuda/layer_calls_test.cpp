@@ -1,0 +1,424 @@
+// Calls of layers on the device: formats, graphs, pieces, memory of all kinds, and what is refused.
+#include <tiffin/activation/identity.hpp>
+#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/cuda.hpp>
+#include <tiffin/layers.hpp>
+
+#include "support/composition.hpp"
+#include "support/doctest.hpp"
+#include "support/tensor_set.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace tiffin;
+
+namespace {
+
+constexpr std::size_t d = 24, d_ff = 40, vocab = 9;
+
+// Numbers on the device.
+template <class T>
+class there {
+public:
+    explicit there(const std::vector<T>& from)
+        : there(from.size()) {
+        REQUIRE(cudaMemcpy(data_.data(), from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+    }
+    explicit there(std::size_t count)
+        : size_(count), data_(cuda_detail::device_memory::make(count * sizeof(T), "test").or_throw()) {}
+    [[nodiscard]] T* data() const { return data_.template as<T>(); }
+    [[nodiscard]] std::size_t size() const { return size_; }
+    [[nodiscard]] std::vector<T> here() const {
+        std::vector<T> made(size_);
+        REQUIRE(cudaMemcpy(made.data(), data(), size_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
+        return made;
+    }
+    [[nodiscard]] matrix_view<T> rows(std::size_t width = d) const { return {data(), size_ / width, width}; }
+
+private:
+    std::size_t size_;
+    cuda_detail::device_memory data_;
+};
+
+class stream_of_a_test {
+public:
+    stream_of_a_test() { REQUIRE(cudaStreamCreate(&stream_) == cudaSuccess); }
+    ~stream_of_a_test() { static_cast<void>(cudaStreamDestroy(stream_)); }
+    operator cudaStream_t() const { return stream_; }
+
+private:
+    cudaStream_t stream_{};
+};
+
+// Small whole numbers, most of them 0: products and their sums are exact in every format, so that a
+// layer's output is the reference's, rounded once.
+std::vector<float> whole_numbers(std::size_t count, unsigned seed, int of = 3) {
+    std::mt19937 random(seed);
+    std::vector<float> made(count);
+    for (float& v : made) v = random() % static_cast<unsigned>(of) == 0 ? static_cast<float>(random() % 3) - 1 : 0.0f;
+    return made;
+}
+std::vector<std::int32_t> some_ids(std::size_t tokens, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> made(tokens);
+    for (auto& id : made) id = static_cast<std::int32_t>(random() % vocab);
+    return made;
+}
+template <class Format>
+std::vector<typename Format::storage> encoded(const std::vector<float>& from) {
+    std::vector<typename Format::storage> made(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) Format::encode(&from[i], made[i]);
+    return made;
+}
+
+// The tensors of a block, in whole numbers; of a map, experts.
+struct whole_tensors {
+    std::vector<std::vector<float>> numbers;
+    std::vector<std::int32_t> map;
+    weights given;
+
+    void add(const std::string& name, shape sizes) {
+        const auto& made = numbers.emplace_back(
+            whole_numbers(sizes.elements(), static_cast<unsigned>(numbers.size()) + 7, 6));
+        given.add(name, made.data(), sizes);
+    }
+    void add_glu(const std::string& prefix) {
+        add(prefix + "gate_proj.weight", {d_ff, d});
+        add(prefix + "up_proj.weight", {d_ff, d});
+        add(prefix + "down_proj.weight", {d, d_ff});
+    }
+    void add_stem(const std::string& prefix) {
+        add(prefix + "gate_proj.weight", {d_ff, d});
+        add(prefix + "stem_embed.weight", {vocab, d_ff});
+        add(prefix + "down_proj.weight", {d, d_ff});
+    }
+    void add_map(std::int32_t experts) {
+        for (std::int32_t id = 0; id < static_cast<std::int32_t>(vocab); ++id)
+            map.insert(map.end(), {id * id % experts, (id * id + 1 + id % (experts - 1)) % experts});
+        given.add("hash_map", {map.data(), dtype::i32, {vocab, 2}});
+    }
+};
+
+using glu = ffn<gate<relu>, dense>;
+using embedded = ffn<gate<identity>, token_embedding>;
+
+template <class Format, class Block>
+void check_whole_numbers(const whole_tensors& tensors, const char* name) {
+    auto layer = prepare<Block>(tensors.given, tiffin::cuda<Format>{}, {.tokens = 80});
+    auto expected = prepare<Block>(tensors.given, reference<>{});
+    for (const std::size_t tokens : {1u, 2u, 4u, 5u, 33u, 80u, 130u}) {
+        CAPTURE(name);
+        CAPTURE(tokens);
+        const std::vector<float> x = whole_numbers(tokens * d, 3, 2);
+        const std::vector<std::int32_t> ids = some_ids(tokens, 5);
+        std::vector<float> wanted(x.size());
+        expected(x, ids, wanted);
+        const there<typename Format::storage> in(encoded<Format>(x)), out(x.size());
+        const there<std::int32_t> their_ids(ids);
+        layer(in.rows(), {.token_ids = {their_ids.data(), tokens}}, out.rows());
+        REQUIRE(layer.synchronise().ok());
+        CHECK(out.here() == encoded<Format>(wanted));
+    }
+}
+
+template <class Format>
+void check_all_whole_numbers() {
+    whole_tensors of_glu, of_stem, of_both, of_experts, of_modulated;
+    of_glu.add_glu("");
+    of_stem.add_stem("");
+    of_both.add_glu("branch.0.");
+    of_both.add_stem("branch.1.");
+    of_experts.add_map(3);
+    for (const char* e : {"experts.0.", "experts.1.", "experts.2."}) of_experts.add_stem(e);
+    of_experts.add_glu("shared.");
+    of_modulated.add_glu("base.");
+    of_modulated.add("modulators.weight", {vocab, d});
+    check_whole_numbers<Format, glu>(of_glu, "glu");
+    check_whole_numbers<Format, embedded>(of_stem, "stem");
+    check_whole_numbers<Format, parallel<glu, embedded>>(of_both, "parallel");
+    check_whole_numbers<Format, mixture<hash, embedded, glu>>(of_experts, "mixture");
+    check_whole_numbers<Format, modulated<glu, folded_modulator, add>>(of_modulated, "modulated");
+}
+
+// A STEM layer, its tensors and ten tokens.
+struct stem_fixture {
+    whole_tensors tensors;
+    stream_of_a_test stream;
+    std::vector<float> x = whole_numbers(10 * d, 3, 2);
+    std::vector<std::int32_t> ids = some_ids(10, 5);
+    std::vector<float> wanted = std::vector<float>(10 * d);
+
+    stem_fixture() {
+        tensors.add_stem("");
+        auto expected = prepare<embedded>(tensors.given, reference<>{});
+        expected(x, ids, wanted);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("whole numbers come out to the bit in every format") {
+    check_all_whole_numbers<f32>();
+    check_all_whole_numbers<bf16>();
+    check_all_whole_numbers<f16>();
+}
+
+// x, z, h, the product and y are each off by half a unit of bf16 (2^-9) of their size at most, and silu by no
+// more than 1.1 times what z is: five roundings, were all of them as large as they can be and of one sign.
+TEST_CASE("bf16 is off by its roundings") {
+    tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(swiglu{}), {{67, 131, 1}, {}, {}, 0u, 7});
+    const std::size_t tokens = 21, width = 67;
+    std::vector<float> x(tokens * width);
+    tiffin_test::random_numbers random(9);
+    random.fill(x, 1.0f);
+    for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
+    std::vector<float> wanted(x.size());
+    auto expected = prepare<swiglu>(tensors.given(), reference<>{});
+    expected(x, std::vector<std::int32_t>(tokens), wanted);
+    auto layer = prepare<swiglu>(tensors.given(), cuda_from_host<bf16>{});
+    for (const std::size_t count : {std::size_t{3}, tokens}) {
+        std::vector<float> y(count * width);
+        REQUIRE(layer.try_call(std::span(x).first(y.size()), token_inputs{}, y).ok());
+        double off = 0, size = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            off += std::pow(y[i] - wanted[i], 2);
+            size += std::pow(wanted[i], 2);
+        }
+        CHECK(std::sqrt(off / size) < 5.5 * 0x1p-9);
+        CHECK(std::sqrt(off / size) > 0x1p-12);  // it is bf16
+    }
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "a call is captured in a graph and replayed on other numbers") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(std::vector<float>(x.size(), 7.0f)), out(x.size());
+    const there<std::int32_t> their_ids(std::vector<std::int32_t>(ids.size(), 0));
+    cudaGraph_t graph{};
+    cudaGraphExec_t ready{};
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows()).ok());
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
+    REQUIRE(cudaMemcpy(in.data(), x.data(), x.size() * sizeof(float), cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(cudaMemcpy(their_ids.data(), ids.data(), ids.size() * sizeof(ids[0]), cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+    REQUIRE(cudaGraphLaunch(ready, stream) == cudaSuccess);
+    CHECK(layer.synchronise().ok());
+    CHECK(out.here() == wanted);
+    static_cast<void>(cudaGraphExecDestroy(ready));
+    static_cast<void>(cudaGraphDestroy(graph));
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "layers are not prepared while a graph is captured") {
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    const auto made = try_prepare<embedded>(tensors.given, tiffin::cuda<>{stream});
+    cudaGraph_t graph{};
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    static_cast<void>(cudaGraphDestroy(graph));
+    REQUIRE_FALSE(made.ok());
+    CHECK(made.failure().code == errc::device);
+    CHECK(made.failure().message().find("captured") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "a small workspace makes calls run in pieces; too small a one is refused") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 0});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    const device_inputs<f32> inputs{.token_ids = {their_ids.data(), ids.size()}};
+    for (const std::size_t tokens : {1u, 3u, 6u, 10u}) {
+        const there<std::byte> memory(layer.workspace_bytes(tokens));
+        REQUIRE(cudaMemcpy(out.data(), in.data(), x.size() * sizeof(float), cudaMemcpyDeviceToDevice) == cudaSuccess);
+        CHECK(layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, stream).ok());
+        CHECK(layer.synchronise().ok());
+        CHECK(out.here() == wanted);
+    }
+    const there<std::byte> memory(100);
+    const status s = layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, stream);
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().code == errc::workspace);
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "an id outside its table is reported at the next synchronisation, once") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 4});
+    const there<float> in(x), out(x.size());
+    for (const std::int32_t bad : {99, -1, static_cast<std::int32_t>(vocab)}) {
+        ids[3] = bad;
+        ids[8] = bad;
+        const there<std::int32_t> their_ids(ids);
+        CHECK(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows()).ok());
+        const status s = layer.synchronise();
+        REQUIRE_FALSE(s.ok());
+        CHECK(s.failure().code == errc::token_id);
+        CHECK(s.failure().message() == "stem_embed.weight: token_ids[3] = " + std::to_string(bad) +
+                                           " lies outside its 9 rows");
+        CHECK(layer.synchronise().ok());
+        std::vector<float> others = out.here();
+        for (const std::size_t t : {std::size_t{3}, std::size_t{8}})
+            std::copy_n(wanted.begin() + static_cast<std::ptrdiff_t>(t * d), d,
+                        others.begin() + static_cast<std::ptrdiff_t>(t * d));
+        CHECK(others == wanted);
+    }
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "what a call brings is checked before anything is launched") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    const device_inputs<f32> inputs{.token_ids = {their_ids.data(), ids.size()}};
+    const auto refused = [&](const status& s, errc code, const std::string& text) {
+        REQUIRE_FALSE(s.ok());
+        CHECK(s.failure().code == code);
+        CHECK_MESSAGE(s.failure().message().find(text) != std::string::npos, s.failure().message());
+    };
+    std::vector<float> of_host = x;
+    refused(layer.try_call(matrix_view<float>(of_host.data(), 10, d), inputs, out.rows()), errc::device,
+            "x: is memory of the host");
+    refused(layer.try_call(in.rows(), inputs, matrix_view<float>(of_host.data(), 10, d)), errc::device,
+            "cudaErrorInvalidDevicePointer");
+    refused(layer.try_call(in.rows(), {.token_ids = ids}, out.rows()), errc::device, "token_ids: is memory");
+    refused(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), 9}}, out.rows()), errc::size, "has 9 ids");
+    refused(layer.try_call(in.rows(d / 2), inputs, out.rows()), errc::size, "x: has shape (20, 12)");
+    refused(layer.try_call(in.rows(), inputs, in.rows()), errc::overlap, "overlaps x");
+    refused(layer.try_call(in.rows(), inputs, matrix_view<float>(out.data(), 10, d, d - 1)), errc::size, "stride");
+    CHECK(layer.try_call(matrix_view<float>(), {}, matrix_view<float>()).ok());
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "weights that lie on the device are read there") {
+    std::vector<there<float>> held;
+    weights given;
+    for (const weights::entry& e : tensors.given.entries()) {
+        const auto* const from = static_cast<const float*>(e.tensor.data);
+        held.emplace_back(std::vector<float>(from, from + e.tensor.shape.elements()));
+        given.add(e.name, held.back().data(), e.tensor.shape);
+    }
+#if defined(TIFFIN_CUDA_ON_HOST)
+    const std::size_t before = emulated::device().allocations;
+#endif
+    auto layer = prepare<embedded>(given, tiffin::cuda<>{stream}, {.tokens = 16});
+#if defined(TIFFIN_CUDA_ON_HOST)
+    CHECK(emulated::device().allocations == before + 2);  // the workspace, and where ids are refused
+#endif
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows());
+    CHECK(layer.synchronise().ok());
+    CHECK(out.here() == wanted);
+    // In another format they are converted on the way.
+    auto narrow = prepare<embedded>(given, tiffin::cuda<bf16>{stream}, {.tokens = 16});
+    const there<std::uint16_t> narrow_in(encoded<bf16>(x)), narrow_out(x.size());
+    narrow(narrow_in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, narrow_out.rows());
+    CHECK(narrow.synchronise().ok());
+    CHECK(narrow_out.here() == encoded<bf16>(wanted));
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "a table's rows come with the call") {
+    weights given;
+    for (const weights::entry& e : tensors.given.entries())
+        if (e.name == "stem_embed.weight")
+            given.add_gathered(e.name, dtype::f32, e.tensor.shape);
+        else
+            given.add(e.name, e.tensor);
+    auto layer = prepare<embedded>(given, tiffin::cuda<>{stream}, {.tokens = 4});
+    const auto* const table = static_cast<const std::byte*>(tensors.given.find("stem_embed.weight")->data);
+    const there<std::byte> rows(std::vector<std::byte>(table, table + vocab * d_ff * sizeof(float)));
+    const there<float> in(x), out(x.size());
+    const auto call = [&](const std::vector<std::int32_t>& index) {
+        const there<std::int32_t> their_index(index);
+        const gathered_rows gathered{rows.data(), vocab, d_ff * sizeof(float), d_ff, dtype::f32, {their_index.data(), 10}};
+        const std::vector<gathered_rows> all{gathered};
+        CHECK(layer.try_call(in.rows(), {.gathered = all}, out.rows()).ok());
+        return layer.synchronise();
+    };
+    CHECK(call(ids).ok());
+    CHECK(out.here() == wanted);
+    ids[7] = 12;
+    const status s = call(ids);
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().message().find("index[7] = 12") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "a delayed block carries its rows on the device") {
+    auto layer = prepare<delayed<embedded, 2>>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 4});
+    const there<float> in(x), out(x.size()), memory(2 * 10 * d);
+    const there<std::int32_t> their_ids(ids);
+    carried_residuals carried(2, 10, d, memory.data());
+    const std::vector<float> nothing(x.size(), 0.0f);
+    for (int call = 0; call < 4; ++call) {
+        layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}, .carried = &carried}, out.rows());
+        CHECK(layer.synchronise().ok());
+        CHECK(out.here() == (call < 2 ? nothing : wanted));
+    }
+}
+
+#if defined(TIFFIN_CUDA_ON_HOST)
+// What no real device can be asked for on purpose.
+TEST_CASE_FIXTURE(stem_fixture, "a call allocates nothing; a refused launch is told in CUDA's words") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 4});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    const device_inputs<f32> inputs{.token_ids = {their_ids.data(), ids.size()}};
+    const std::size_t before = emulated::device().allocations;
+    CHECK(layer.try_call(in.rows(), inputs, out.rows()).ok());
+    CHECK(emulated::device().allocations == before);
+    emulated::device().next_launch = cudaErrorInvalidConfiguration;
+    const std::size_t launched = emulated::device().launches;
+    const status s = layer.try_call(in.rows(), inputs, out.rows());
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().code == errc::device);
+    CHECK(s.failure().message().find("cudaErrorInvalidConfiguration") != std::string::npos);
+    CHECK(emulated::device().launches == launched);  // nothing after the refusal
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "out of device memory is a failure with the bytes") {
+    emulated::device().memory_limit = emulated::device().allocated + 1000;
+    const auto made = try_prepare<embedded>(tensors.given, tiffin::cuda<>{stream});
+    emulated::device().memory_limit = ~std::size_t{0};
+    REQUIRE_FALSE(made.ok());
+    CHECK(made.failure().code == errc::device);
+    CHECK(made.failure().message() ==
+          "weights: no 3840 bytes on the device: out of memory (cudaErrorMemoryAllocation)");
+    CHECK(try_prepare<embedded>(tensors.given, tiffin::cuda<>{stream}).ok());
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "streams, memory and callers of another device are refused") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    const device_inputs<f32> inputs{.token_ids = {their_ids.data(), ids.size()}};
+    const there<std::byte> memory(layer.workspace_bytes(10));
+    emulated::device().current = 1;
+    const there<float> elsewhere(x);
+    const stream_of_a_test other;
+    const status called = layer.try_call(in.rows(), inputs, out.rows());
+    const auto prepared = try_prepare<embedded>(tensors.given, tiffin::cuda<>{stream});
+    emulated::device().current = 0;
+    REQUIRE_FALSE(called.ok());
+    CHECK(called.failure().message() == "device: the current device is 1; the layer is on device 0");
+    REQUIRE_FALSE(prepared.ok());
+    CHECK(prepared.failure().message() == "stream: is of device 0; the layer is on device 1");
+    const status on_other = layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, other);
+    REQUIRE_FALSE(on_other.ok());
+    CHECK(on_other.failure().message() == "stream: is of device 1; the layer is on device 0");
+    const status with_other = layer.try_call(elsewhere.rows(), inputs, out.rows());
+    REQUIRE_FALSE(with_other.ok());
+    CHECK(with_other.failure().message() == "x: lies on device 1; the layer is on device 0");
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "where cuBLASLt knows no way to multiply, tiles do") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    emulated::device().blas_knows_a_way = false;
+    layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows());
+    CHECK(layer.synchronise().ok());
+    emulated::device().blas_knows_a_way = true;
+    CHECK(out.here() == wanted);
+}
+#endif
