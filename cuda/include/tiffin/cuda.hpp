@@ -6,4 +6,5 @@
 #else
 #    include <tiffin/cuda/backend.hpp>
 #    include <tiffin/cuda/from_host.hpp>
+#    include <tiffin/cuda/table/offloaded_rows.hpp>
 #endif

@@ -20,6 +20,7 @@
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define CUDART_CB
 
 struct dim3 {
     unsigned x = 1, y = 1, z = 1;
@@ -100,6 +101,7 @@ cudaError_t cudaFree(void* data);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void* data);
+cudaError_t cudaMemset(void* to, int byte, std::size_t bytes);
 cudaError_t cudaGetDevice(int* to);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetLastError();
@@ -108,6 +110,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* to);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* to);
+// One queue for all streams: what waits for an event waits for everything.
+using cudaEvent_t = const char*;
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostRegisterMapped = 2, cudaHostAllocMapped = 2 };
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
+cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* data);
+cudaError_t cudaHostAlloc(void** to, std::size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* data);
+cudaError_t cudaHostGetDevicePointer(void** to, void* data, unsigned flags);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* to);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t graph, unsigned long long flags);

@@ -301,3 +301,48 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     delete graph;
     return cudaSuccess;
 }
+cudaError_t cudaMemset(void* to, int byte, std::size_t bytes) {
+    run_waiting();
+    std::memset(to, byte, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
+    return cudaStreamCreate(to);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
+    *to = "event";
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) {
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t on, void (*function)(void*), void* data) {
+    enqueue(on, [=] { function(data); });
+    return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* data, std::size_t, unsigned) {
+    return data == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void*) {
+    run_waiting();
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** to, std::size_t bytes, unsigned) {
+    *to = std::malloc(bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) {
+    run_waiting();
+    std::free(data);
+    return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** to, void* data, unsigned) {
+    *to = data;
+    return cudaSuccess;
+}

@@ -1,0 +1,133 @@
+// The two calls by which the rows of a table in host memory come to the device.
+#pragma once
+
+#include <tiffin/cuda/call_checks.hpp>
+#include <tiffin/cuda/table/row_fetch.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/table/row_store.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+TIFFIN_BEGIN
+
+struct offload_options {
+    std::size_t tokens = 512;     // the most of one call
+    std::size_t cached_rows = 0;  // hot rows that stay on the device
+};
+
+struct offload_counts {
+    std::uint64_t calls = 0;
+    std::uint64_t tokens = 0;
+    std::uint64_t hits = 0;    // different rows of a call that were on the device
+    std::uint64_t misses = 0;  // rows that were fetched
+};
+
+// Rows of a table in host memory, or of any row_store, for the tokens of one call after the other: on the
+// device each different row is fetched once, on a stream of its own, and hot rows stay there.
+//
+//     rows.prefetch(ids, stream);                                // before the layer that comes before
+//     ...
+//     auto now = rows.gather(ids, stream);
+//     layer.try_call(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
+//
+// Shapes: ids (T) int32 on the device, T up to options.tokens. Rows gathered last until the next prefetch.
+// Order: a prefetch waits for what is on `stream` when it is called; gather() makes `stream` wait for it.
+// Cache: of eight slots a miss looks at, the row used least often makes room if it was used less often than
+//   the one that comes; uses count half after every 16 tokens a slot.
+// Errors: errc::device, size, dtype. An id outside the table is noted as a layer notes it, and row 0 stands
+//   in for it: check() reports it, and what a store could not read.
+// Threads: one at a time. Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No
+//   allocation in a call. Rows in memory are read over the bus by the device itself; those of a store by the
+//   host, into memory that both read.
+// Source: STEM keeps tables with the host: prefetched, each row once, hot ones cached by LFU.
+class offloaded_rows {
+public:
+    // A table (rows, width) of f32, bf16 or f16 in host memory, which is registered with CUDA meanwhile.
+    static result<offloaded_rows> make(const tensor_view& table, const offload_options& options = {}) {
+        auto rows = in_memory::view(table);
+        if (!rows) return rows.failure();
+        auto memory = cuda_detail::registered_memory::make(
+            table.data, bytes_of(table.type, table.shape.elements()), "table");
+        if (!memory) return memory.failure();
+        return make_any(rows->shape(), {}, *std::move(memory), options);
+    }
+    // Rows of a store, which must outlive this.
+    static result<offloaded_rows> make(row_store_ref store, const offload_options& options = {}) {
+        return make_any(store.shape(), store, {}, options);
+    }
+
+    status prefetch(std::span<const std::int32_t> ids, cudaStream_t stream) {
+        if (ids.size() > options_.tokens)
+            return failure{errc::size, "ids",
+                           "has " + std::to_string(ids.size()) + " ids; there is room for " +
+                               std::to_string(options_.tokens) + " of a call"};
+        expected_ = ids;
+        if (ids.empty()) return {};
+        if (status s = cuda_detail::check_memory(ids.data(), "ids", device_); !s) return s;
+        if (options_.cached_rows > 0 && (since_aged_ += ids.size()) > 16 * options_.cached_rows) {
+            since_aged_ = 0;
+            return fetch_->run(ids, stream, true);
+        }
+        return fetch_->run(ids, stream, false);
+    }
+    // The rows of a call: of the last prefetch if it was of these ids, else fetched now.
+    result<gathered_rows> gather(std::span<const std::int32_t> ids, cudaStream_t stream) {
+        if (ids.data() != expected_.data() || ids.size() != expected_.size())
+            if (status s = prefetch(ids, stream); !s) return s.failure();
+        expected_ = {};
+        if (!ids.empty())
+            if (status s = fetch_->wait_on(stream); !s) return s.failure();
+        return gathered_rows{fetch_->rows(), options_.cached_rows + options_.tokens, shape_.row_bytes(), shape_.width,
+                             shape_.type,    {fetch_->index(), ids.size()}};
+    }
+
+    // Waits for the fetches, and tells what went wrong since the last time.
+    [[nodiscard]] status check() {
+        unsigned long long key = 0;
+        if (status s = fetch_->finish(key); !s) return s;
+        if (key == cuda_detail::refused_ids::none) return {};
+        call_needs of_table;
+        of_table.tables.push_back({"table", shape_.rows});
+        return cuda_detail::refusal_of(of_table, key);
+    }
+    [[nodiscard]] result<offload_counts> counts() {
+        cuda_detail::offload_counters now{};
+        if (status s = fetch_->read(now); !s) return s.failure();
+        return offload_counts{now.calls, now.tokens, now.hits, now.misses};
+    }
+
+private:
+    offloaded_rows(const table_shape& shape, const offload_options& options, int device,
+                   std::unique_ptr<cuda_detail::row_fetch> fetch)
+        : shape_(shape), options_(options), device_(device), fetch_(std::move(fetch)) {}
+
+    static result<offloaded_rows> make_any(const table_shape& shape, row_store_ref store,
+                                           cuda_detail::registered_memory memory, const offload_options& options) {
+        if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
+            return failure{errc::dtype, "table",
+                           "is " + std::string(name_of(shape.type)) + "; layers on a device read F32, BF16 or F16"};
+        if (shape.rows > 0x7FFFFFFFu || options.cached_rows + options.tokens > 0x7FFFFFFFu)
+            return failure{errc::size, "table", "has " + std::to_string(shape.rows) + " rows; ids are int32"};
+        int device = 0;
+        if (status s = cuda_detail::checked(cudaGetDevice(&device), "device"); !s) return s.failure();
+        auto fetch = std::make_unique<cuda_detail::row_fetch>(shape, store, std::move(memory), options.tokens,
+                                                              options.cached_rows);
+        if (status s = fetch->prepare(); !s) return s.failure();
+        return offloaded_rows(shape, options, device, std::move(fetch));
+    }
+
+    table_shape shape_;
+    offload_options options_;
+    int device_;
+    std::size_t since_aged_ = 0;
+    std::span<const std::int32_t> expected_{};
+    std::unique_ptr<cuda_detail::row_fetch> fetch_;
+};
+
+TIFFIN_END

@@ -1,0 +1,167 @@
+// What a table with rows in host memory keeps on the device: which rows lie there, and where.
+#pragma once
+
+#include <tiffin/cuda/call.hpp>
+#include <tiffin/cuda/kernels.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// What a cache counts, on the device.
+struct offload_counters {
+    unsigned long long calls, tokens, hits, misses;
+    std::uint32_t hand;  // the slot that the next miss looks at first
+};
+
+// A cache of rows in slots, and one call's ids as they go through it. All pointers are the device's.
+//
+// The ids of a call are sorted; each different one has a number, `distinct`. It is a hit where `slot_of` knows
+// it, else a miss with a number of its own. A miss looks at `looks` slots that no other looks at and takes the
+// one used least, if that was used less often than itself and not by this call; else its row goes behind the
+// slots, for this call alone. So what is where depends on the ids alone, not on which thread came first.
+struct row_cache {
+    static constexpr std::uint32_t looks = 8;
+    static constexpr std::int32_t nowhere = -1;
+
+    // Of the table.
+    std::uint32_t rows;
+    std::int32_t* slot_of;  // (rows): or nowhere
+    std::uint32_t* uses;    // (rows): calls that wanted it
+    std::int32_t* owner;    // (slots): the row there, or nowhere
+    unsigned long long* used_by;  // (slots): the last call
+    std::uint32_t slots;
+    offload_counters* counters;
+    // Of a call of `tokens` tokens.
+    std::size_t tokens;
+    const std::int32_t* ids;
+    refused_ids refused;
+    std::uint32_t *keys, *sorted, *entries, *order;  // (tokens)
+    std::uint32_t *heads, *distinct;                 // (tokens): 1 where an id is new, and their sums
+    std::uint32_t *missed, *misses;                  // (tokens): by distinct number, and their sums
+    std::int32_t* target;                            // (tokens): by distinct number
+    std::int32_t* wanted;                            // (tokens + 1): how many rows are missing, then their ids
+    std::uint32_t* places;                           // (tokens): where each of them goes
+    std::int32_t* index;                             // (tokens): what is gathered
+};
+
+// The launches over all tokens of a call, in this order; between them the sort and the sums.
+struct begin_ids {
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        std::int32_t id = c.ids[i];
+        if (id < 0 || static_cast<std::uint32_t>(id) >= c.rows) {
+            c.refused.note(false, i, id);
+            id = 0;
+        }
+        c.keys[i] = static_cast<std::uint32_t>(id);
+        c.entries[i] = static_cast<std::uint32_t>(i);
+        c.missed[i] = 0;
+        if (i == 0) {
+            ++c.counters->calls;
+            c.counters->tokens += c.tokens;
+        }
+    }
+};
+struct find_heads {
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        c.heads[i] = i == 0 || c.sorted[i] != c.sorted[i - 1] ? 1 : 0;
+    }
+};
+struct find_rows {
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        if (c.heads[i] == 0) return;
+        const std::uint32_t id = c.sorted[i], number = c.distinct[i] - 1;
+        ++c.uses[id];
+        const std::int32_t slot = c.slot_of[id];
+        c.target[number] = slot;
+        if (slot == row_cache::nowhere)
+            c.missed[number] = 1;
+        else
+            c.used_by[slot] = c.counters->calls;
+    }
+};
+struct admit_rows {
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        if (c.heads[i] == 0) return;
+        const std::uint32_t id = c.sorted[i], number = c.distinct[i] - 1;
+        if (c.missed[number] == 0) return;
+        const std::uint32_t miss = c.misses[number] - 1;
+        std::int32_t best = row_cache::nowhere;
+        std::uint32_t least = c.uses[id];
+        if ((std::size_t{miss} + 1) * row_cache::looks <= c.slots)
+            for (std::uint32_t n = 0; n < row_cache::looks; ++n) {
+                const std::uint32_t slot = (c.counters->hand + miss * row_cache::looks + n) % c.slots;
+                const std::int32_t holds = c.owner[slot];
+                const std::uint32_t used = holds == row_cache::nowhere ? 0 : c.uses[holds];
+                if (c.used_by[slot] == c.counters->calls || used >= least) continue;
+                least = used;
+                best = static_cast<std::int32_t>(slot);
+            }
+        if (best != row_cache::nowhere) {
+            if (c.owner[best] != row_cache::nowhere) c.slot_of[c.owner[best]] = row_cache::nowhere;
+            c.owner[best] = static_cast<std::int32_t>(id);
+            c.slot_of[id] = best;
+            c.used_by[best] = c.counters->calls;
+        } else {
+            best = static_cast<std::int32_t>(c.slots + miss);
+        }
+        c.target[number] = best;
+        c.wanted[1 + miss] = static_cast<std::int32_t>(id);
+        c.places[miss] = static_cast<std::uint32_t>(best);
+    }
+};
+struct finish_ids {
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        c.index[c.order[i]] = c.target[c.distinct[i] - 1];
+        if (i + 1 != c.tokens) return;
+        const std::uint32_t different = c.distinct[i], missing = c.misses[different - 1];
+        c.wanted[0] = static_cast<std::int32_t>(missing);
+        c.counters->misses += missing;
+        c.counters->hits += different - missing;
+        if (c.slots > 0) c.counters->hand = (c.counters->hand + missing * row_cache::looks) % c.slots;
+    }
+};
+
+// A warp a missing row: from the host's table, or from where its rows were read one behind the other.
+struct fetch_body {
+    const std::byte* from;
+    bool by_id;
+    std::size_t bytes;
+    const std::int32_t* wanted;
+    const std::uint32_t* places;
+    std::byte* rows;
+
+    __device__ void operator()(const warp& g, std::size_t n) const {
+        if (n >= static_cast<std::size_t>(wanted[0])) return;
+        const std::size_t row = by_id ? static_cast<std::size_t>(wanted[1 + n]) : n;
+        const std::byte* const source = from + row * bytes;
+        std::byte* const to = rows + std::size_t{places[n]} * bytes;
+        using group = words<std::uint32_t, 4>;
+        const bool aligned =
+            (reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(to) | bytes) %
+                sizeof(group) ==
+            0;
+        if (aligned)
+            for (std::size_t i = g.rank(); i < bytes / sizeof(group); i += g.size())
+                reinterpret_cast<group*>(to)[i] = reinterpret_cast<const group*>(source)[i];
+        else
+            for (std::size_t i = g.rank(); i < bytes; i += g.size()) to[i] = source[i];
+    }
+};
+
+struct age_body {
+    std::uint32_t* uses;
+    __device__ void operator()(std::size_t i) const { uses[i] /= 2; }
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

@@ -1,0 +1,232 @@
+// One call's ids through the cache and over the bus, on a stream beside the caller's.
+#pragma once
+
+#include <tiffin/cuda/table/row_cache.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// Memory of the host that the device may read: the caller's, registered, or our own.
+class registered_memory {
+public:
+    registered_memory() = default;
+    static result<registered_memory> make(const void* data, std::size_t bytes, const char* where) {
+        registered_memory made;
+        void* const host = const_cast<void*>(data);
+        if (const cudaError_t code = cudaHostRegister(host, bytes, cudaHostRegisterMapped); code != cudaSuccess) {
+            static_cast<void>(cudaGetLastError());
+            return refused(code, where, "cannot register " + std::to_string(bytes) + " bytes");
+        }
+        made.host_ = host;
+        if (status s = checked(cudaHostGetDevicePointer(&made.device_, host, 0), where); !s) return s.failure();
+        return {std::move(made)};
+    }
+    static result<registered_memory> make(std::size_t bytes, const char* where) {
+        registered_memory made;
+        if (const cudaError_t code = cudaHostAlloc(&made.host_, bytes, cudaHostAllocMapped); code != cudaSuccess) {
+            static_cast<void>(cudaGetLastError());
+            return refused(code, where, "no " + std::to_string(bytes) + " bytes of host memory");
+        }
+        made.own_ = true;
+        if (status s = checked(cudaHostGetDevicePointer(&made.device_, made.host_, 0), where); !s) return s.failure();
+        return {std::move(made)};
+    }
+    registered_memory(registered_memory&& other) noexcept { swap(other); }
+    registered_memory& operator=(registered_memory&& other) noexcept {
+        registered_memory(std::move(other)).swap(*this);
+        return *this;
+    }
+    ~registered_memory() {
+        if (host_ != nullptr) static_cast<void>(own_ ? cudaFreeHost(host_) : cudaHostUnregister(host_));
+    }
+    void swap(registered_memory& other) noexcept {
+        std::swap(host_, other.host_);
+        std::swap(device_, other.device_);
+        std::swap(own_, other.own_);
+    }
+    [[nodiscard]] std::byte* host() const noexcept { return static_cast<std::byte*>(host_); }
+    [[nodiscard]] const std::byte* device() const noexcept { return static_cast<const std::byte*>(device_); }
+
+private:
+    void* host_ = nullptr;
+    void* device_ = nullptr;
+    bool own_ = false;
+};
+
+class row_fetch {
+public:
+    // Without a store: rows of `table`.
+    row_fetch(const table_shape& shape, row_store_ref store, registered_memory table, std::size_t tokens,
+              std::size_t slots)
+        : shape_(shape), store_(store), table_(std::move(table)), tokens_(tokens), slots_(slots) {}
+    row_fetch(const row_fetch&) = delete;
+    row_fetch& operator=(const row_fetch&) = delete;
+    ~row_fetch() {
+        if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
+        if (asked_ != nullptr) static_cast<void>(cudaEventDestroy(asked_));
+        if (fetched_ != nullptr) static_cast<void>(cudaEventDestroy(fetched_));
+        if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+    }
+
+    status prepare() {
+        if (status s = checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); !s) return s;
+        for (cudaEvent_t* const event : {&asked_, &fetched_})
+            if (status s = checked(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"); !s) return s;
+        arena counted;
+        lay_out(counted);
+        auto memory = device_memory::make(counted.used(), "offloaded rows");
+        if (!memory) return memory.failure();
+        memory_ = *std::move(memory);
+        arena areas(memory_.data());
+        lay_out(areas);
+        if (table_.host() == nullptr) {
+            auto staged = registered_memory::make(std::max<std::size_t>(tokens_ * shape_.row_bytes(), 1), "rows read");
+            if (!staged) return staged.failure();
+            table_ = *std::move(staged);
+            auto list = registered_memory::make((tokens_ + 1) * sizeof(std::int32_t), "ids wanted");
+            if (!list) return list.failure();
+            wanted_here_ = *std::move(list);
+        }
+        const auto set = [&](void* data, int byte, std::size_t bytes) {
+            return checked(cudaMemset(data, byte, bytes), "offloaded rows");
+        };
+        const std::size_t last = std::max<std::size_t>(slots_, 1);
+        if (status s = set(cache_.slot_of, 0xFF, shape_.rows * sizeof(std::int32_t)); !s) return s;
+        if (status s = set(cache_.owner, 0xFF, last * sizeof(std::int32_t)); !s) return s;
+        if (status s = set(cache_.uses, 0, shape_.rows * sizeof(std::uint32_t)); !s) return s;
+        if (status s = set(cache_.used_by, 0, last * sizeof(unsigned long long)); !s) return s;
+        if (status s = set(cache_.counters, 0, sizeof(offload_counters)); !s) return s;
+        return set(cache_.refused.key, 0xFF, sizeof(unsigned long long));
+    }
+
+    // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too many.
+    status run(std::span<const std::int32_t> ids, cudaStream_t after, bool age) {
+        if (status s = checked(cudaEventRecord(asked_, after), "prefetch"); !s) return s;
+        if (status s = checked(cudaStreamWaitEvent(stream_, asked_, 0), "prefetch"); !s) return s;
+        row_cache c = cache_;
+        c.ids = ids.data();
+        c.tokens = ids.size();
+        launches out(stream_);
+        if (age) for_elements(out, shape_.rows, age_body{c.uses});
+        for_elements(out, c.tokens, begin_ids{c});
+        sort(out, c);
+        for_elements(out, c.tokens, find_heads{c});
+        sum(out, c.heads, c.distinct, c.tokens);
+        for_elements(out, c.tokens, find_rows{c});
+        sum(out, c.missed, c.misses, c.tokens);
+        for_elements(out, c.tokens, admit_rows{c});
+        for_elements(out, c.tokens, finish_ids{c});
+        const bool by_id = wanted_here_.host() == nullptr;
+        if (!by_id && out.going()) {
+            out.refuse(cudaMemcpyAsync(wanted_here_.host(), c.wanted, (c.tokens + 1) * sizeof(std::int32_t),
+                                       cudaMemcpyDeviceToHost, stream_),
+                       "prefetch");
+            out.refuse(cudaLaunchHostFunc(stream_, read_wanted, this), "prefetch");
+        }
+        for_warps(out, c.tokens, fetch_body{table_.device(), by_id, shape_.row_bytes(), c.wanted, c.places, rows_});
+        if (out.going()) out.refuse(cudaEventRecord(fetched_, stream_), "prefetch");
+        return out.outcome();
+    }
+    status wait_on(cudaStream_t stream) { return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather"); }
+
+    // Waits; the first refused id since the last time, and what the store could not read.
+    status finish(unsigned long long& key) {
+        if (status s = checked(cudaStreamSynchronize(stream_), "prefetch"); !s) return s;
+        if (status s = checked(cudaMemcpy(&key, cache_.refused.key, sizeof key, cudaMemcpyDeviceToHost), "prefetch"); !s)
+            return s;
+        if (status s = checked(cudaMemset(cache_.refused.key, 0xFF, sizeof key), "prefetch"); !s) return s;
+        const std::lock_guard lock(mutex_);
+        return std::exchange(read_outcome_, status());
+    }
+    status read(offload_counters& to) {
+        if (status s = checked(cudaStreamSynchronize(stream_), "counts"); !s) return s;
+        return checked(cudaMemcpy(&to, cache_.counters, sizeof to, cudaMemcpyDeviceToHost), "counts");
+    }
+    [[nodiscard]] const std::byte* rows() const noexcept { return rows_; }
+    [[nodiscard]] const std::int32_t* index() const noexcept { return cache_.index; }
+
+private:
+    void lay_out(arena& areas) {
+        const std::size_t last = std::max<std::size_t>(slots_, 1), most = std::max<std::size_t>(tokens_, 1);
+        row_cache& c = cache_;
+        c.rows = static_cast<std::uint32_t>(shape_.rows);
+        c.slots = static_cast<std::uint32_t>(slots_);
+        rows_ = areas.take<std::byte>((slots_ + most) * shape_.row_bytes());
+        c.slot_of = areas.take<std::int32_t>(shape_.rows);
+        c.uses = areas.take<std::uint32_t>(shape_.rows);
+        c.owner = areas.take<std::int32_t>(last);
+        c.used_by = areas.take<unsigned long long>(last);
+        c.counters = areas.take<offload_counters>(1);
+        c.refused.key = areas.take<unsigned long long>(1);
+        for (std::uint32_t** const numbers : {&c.keys, &c.sorted, &c.entries, &c.order, &c.heads, &c.distinct, &c.missed,
+                                              &c.misses, &c.places})
+            *numbers = areas.take<std::uint32_t>(most);
+        c.target = areas.take<std::int32_t>(most);
+        c.wanted = areas.take<std::int32_t>(most + 1);
+        c.index = areas.take<std::int32_t>(most);
+        std::size_t sorting = 0, summing = 0;
+        static_cast<void>(sort_into(nullptr, sorting, c, most));
+        static_cast<void>(cub::DeviceScan::InclusiveSum(nullptr, summing, c.heads, c.distinct, static_cast<int>(most)));
+        scratch_bytes_ = std::max(sorting, summing);
+        scratch_ = areas.take<std::byte>(scratch_bytes_);
+    }
+    cudaError_t sort_into(std::byte* scratch, std::size_t& bytes, const row_cache& c, std::size_t tokens) const {
+        return cub::DeviceRadixSort::SortPairs(scratch, bytes, c.keys, c.sorted, c.entries, c.order,
+                                               static_cast<int>(tokens), 0,
+                                               static_cast<int>(std::bit_width(c.rows)), stream_);
+    }
+    void sort(launches& out, const row_cache& c) {
+        std::size_t bytes = scratch_bytes_;
+        if (out.going()) out.refuse(sort_into(scratch_, bytes, c, c.tokens), "cub::DeviceRadixSort");
+    }
+    void sum(launches& out, const std::uint32_t* from, std::uint32_t* to, std::size_t tokens) {
+        std::size_t bytes = scratch_bytes_;
+        if (out.going())
+            out.refuse(cub::DeviceScan::InclusiveSum(scratch_, bytes, from, to, static_cast<int>(tokens), stream_),
+                       "cub::DeviceScan");
+    }
+    // On the stream, by the host: what a store has to give.
+    static void CUDART_CB read_wanted(void* self) {
+        auto& fetch = *static_cast<row_fetch*>(self);
+        const auto* const wanted = reinterpret_cast<const std::int32_t*>(fetch.wanted_here_.host());
+        status s = fetch.store_.read({wanted + 1, static_cast<std::size_t>(wanted[0])}, fetch.table_.host());
+        const std::lock_guard lock(fetch.mutex_);
+        if (fetch.read_outcome_) std::swap(fetch.read_outcome_, s);
+    }
+
+    table_shape shape_;
+    row_store_ref store_;
+    registered_memory table_;        // the table, or the rows that a store has read
+    registered_memory wanted_here_;  // with a store: the ids it is to read
+    std::size_t tokens_;
+    std::size_t slots_;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t asked_ = nullptr;
+    cudaEvent_t fetched_ = nullptr;
+    device_memory memory_;
+    row_cache cache_{};
+    std::byte* rows_ = nullptr;
+    std::byte* scratch_ = nullptr;
+    std::size_t scratch_bytes_ = 0;
+    std::mutex mutex_;
+    status read_outcome_;
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

@@ -1,0 +1,158 @@
+// Rows of tables in host memory on their way to the device: always those of the ids, fetched once, hot ones kept.
+#include <tiffin/cuda.hpp>
+
+#include "support/doctest.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace tiffin;
+
+namespace {
+
+struct table_fixture {
+    static constexpr std::size_t vocab = 500, width = 6;
+    std::vector<float> numbers = std::vector<float>(vocab * width);
+    tensor_view view{nullptr, dtype::f32, {vocab, width}};
+    cudaStream_t stream{};
+
+    table_fixture() {
+        for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
+        view.data = numbers.data();
+        REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+    }
+    ~table_fixture() { static_cast<void>(cudaStreamDestroy(stream)); }
+
+    // The rows of these ids as a layer on the device would read them.
+    std::vector<float> read(offloaded_rows& from, const std::vector<std::int32_t>& ids, bool prefetched) {
+        auto there = cuda_detail::device_memory::make(ids.size() * sizeof(std::int32_t) + 1, "test").or_throw();
+        REQUIRE(cudaMemcpy(there.data(), ids.data(), ids.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice) ==
+                cudaSuccess);
+        const std::span<const std::int32_t> given(there.as<std::int32_t>(), ids.size());
+        if (prefetched) CHECK(from.prefetch(given, stream).ok());
+        const auto now = from.gather(given, stream);
+        REQUIRE(now.ok());
+        REQUIRE(now->index.size() == ids.size());
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+        std::vector<std::int32_t> index(ids.size());
+        std::vector<std::byte> all(now->bytes());
+        REQUIRE(cudaMemcpy(index.data(), now->index.data(), index.size() * sizeof(std::int32_t),
+                           cudaMemcpyDeviceToHost) == cudaSuccess);
+        REQUIRE(cudaMemcpy(all.data(), now->data, all.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+        std::vector<float> read(ids.size() * width);
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+            REQUIRE(index[t] >= 0);
+            REQUIRE(static_cast<std::size_t>(index[t]) < now->count);
+            std::memcpy(read.data() + t * width, all.data() + static_cast<std::size_t>(index[t]) * now->stride,
+                        width * sizeof(float));
+        }
+        return read;
+    }
+    [[nodiscard]] std::vector<float> wanted(const std::vector<std::int32_t>& ids) const {
+        std::vector<float> made;
+        for (const std::int32_t id : ids)
+            for (std::size_t i = 0; i < width; ++i)
+                made.push_back(numbers[static_cast<std::size_t>(id) * width + i]);
+        return made;
+    }
+    static std::size_t different(const std::vector<std::int32_t>& ids) {
+        return std::set<std::int32_t>(ids.begin(), ids.end()).size();
+    }
+};
+
+// Ids as in text: some much more often than others.
+std::vector<std::int32_t> skewed_ids(std::size_t count, std::mt19937& random) {
+    std::vector<std::int32_t> made(count);
+    for (auto& id : made) {
+        const double u = std::uniform_real_distribution<double>(0, 1)(random);
+        id = static_cast<std::int32_t>(499.0 * u * u * u * u);
+    }
+    return made;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(table_fixture, "rows are those of the ids, whatever is cached") {
+    for (const std::size_t cached : {0u, 1u, 8u, 64u, 500u, 4000u}) {
+        CAPTURE(cached);
+        auto rows = offloaded_rows::make(view, {.tokens = 70, .cached_rows = cached}).or_throw();
+        std::mt19937 random(3);
+        std::uint64_t tokens = 0, distinct = 0;
+        std::set<std::int32_t> seen;
+        for (std::size_t call = 0; call < 40; ++call) {
+            const std::vector<std::int32_t> ids = skewed_ids(1 + call * 17 % 70, random);
+            CHECK(read(rows, ids, call % 3 != 0) == wanted(ids));
+            tokens += ids.size();
+            distinct += different(ids);
+            seen.insert(ids.begin(), ids.end());
+        }
+        CHECK(rows.check().ok());
+        const offload_counts counts = rows.counts().or_throw();
+        CHECK(counts.calls == 40);
+        CHECK(counts.tokens == tokens);
+        CHECK(counts.hits + counts.misses == distinct);
+        if (cached < 8) CHECK(counts.hits == 0);
+        if (cached == 4000) CHECK(counts.misses == seen.size());  // a slot for every row: each is fetched once
+    }
+}
+
+TEST_CASE_FIXTURE(table_fixture, "hot rows stay, and make room when others become hot") {
+    auto rows = offloaded_rows::make(view, {.tokens = 8, .cached_rows = 16}).or_throw();
+    const std::vector<std::int32_t> hot{1, 2, 3}, later{10, 11, 12}, once{100, 101};
+    const auto misses = [&] { return rows.counts().or_throw().misses; };
+    for (int i = 0; i < 5; ++i) CHECK(read(rows, hot, true) == wanted(hot));
+    CHECK(misses() <= 6);  // two misses of a call can look at 16 slots: the third comes in with the next call
+    for (std::int32_t i = 0; i < 40; ++i) CHECK(read(rows, {200 + i, 250 + i}, true) == wanted({200 + i, 250 + i}));
+    const auto before = misses();
+    CHECK(read(rows, hot, true) == wanted(hot));
+    CHECK(misses() - before <= 1);  // forty rows seen once did not drive out those seen five times
+    for (int i = 0; i < 60; ++i) CHECK(read(rows, later, true) == wanted(later));
+    const auto then = misses();
+    CHECK(read(rows, later, true) == wanted(later));
+    CHECK(misses() == then);
+}
+
+TEST_CASE_FIXTURE(table_fixture, "a store gives the rows, and its failure is told") {
+    bool fails = false;
+    std::size_t most = 0;
+    const auto held = in_memory::view(view).or_throw();
+    const from_callback store(held.shape(), [&](std::span<const std::int32_t> ids, std::byte* to) -> status {
+        if (fails) return failure{errc::file, "the disk", "is gone"};
+        most = std::max(most, ids.size());
+        return held.read(ids, to);
+    });
+    auto rows = offloaded_rows::make(store, {.tokens = 30, .cached_rows = 40}).or_throw();
+    const std::vector<std::int32_t> ids{5, 7, 5, 5, 499, 0, 7};
+    CHECK(read(rows, ids, true) == wanted(ids));
+    CHECK(most == 4);  // each row once
+    CHECK(read(rows, ids, false) == wanted(ids));
+    CHECK(rows.check().ok());
+    fails = true;
+    read(rows, {300}, true);
+    const status s = rows.check();
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().message() == "the disk: is gone");
+}
+
+TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {
+    auto rows = offloaded_rows::make(view, {.tokens = 4, .cached_rows = 8}).or_throw();
+    const std::vector<std::int32_t> bad{3, 500, 3}, host{1, 2}, many{1, 2, 3, 4, 5};
+    read(rows, bad, true);
+    const status outside = rows.check();
+    REQUIRE_FALSE(outside.ok());
+    CHECK(outside.failure().message() == "table: token_ids[1] = 500 lies outside its 500 rows");
+    CHECK(rows.check().ok());
+    CHECK(rows.prefetch(host, stream).failure().code == errc::device);
+    CHECK(rows.prefetch(many, stream).failure().message() == "ids: has 5 ids; there is room for 4 of a call");
+    tensor_view blocks = view;
+    blocks.type = dtype::q8_0;
+    blocks.shape = {10, 32};
+    CHECK(offloaded_rows::make(blocks).failure().code == errc::dtype);
+}
