@@ -19,32 +19,11 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// A prepared block of any kind on one machine.
-class any_engine {
-public:
-    virtual ~any_engine() = default;
-    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept = 0;
-    virtual void run(const call_arguments& call) const = 0;
-};
-
-template <class Engine>
-class held_engine final : public any_engine {
-public:
-    template <class Block>
-    held_engine(const Block& block, const binding& bound) : engine_(block, bound) {}
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
-                                              std::size_t workers) const noexcept override {
-        return engine_.workspace_bytes(tokens, workers);
-    }
-    void run(const call_arguments& call) const override { engine_.run(call); }
-
-private:
-    Engine engine_;
-};
-
 // What a block is computed with in a backend: the machine of its fused stages, or the reference.
 template <class Backend>
-struct machine_of;
+struct machine_of {
+    using type = void;
+};
 template <class Weights, class Tables, class Activations, class Arch>
 struct machine_of<simd<Weights, Tables, Activations, Arch>> {
     using type = simd_detail::machine<Weights, Tables, Activations, Arch>;
@@ -52,6 +31,46 @@ struct machine_of<simd<Weights, Tables, Activations, Arch>> {
 template <>
 struct machine_of<eigen> {
     using type = eigen_detail::machine;
+};
+
+// How the engines of a backend are made and called. A backend with memory of its own has one of its own.
+template <class Backend>
+struct engines_of {
+    using call = call_arguments;
+    struct preparation {};
+    template <class Block>
+    using engine = fused_detail::engine_of<typename machine_of<Backend>::type, Block>;
+    template <class Engines>
+    using branches = fused_detail::branches_engine<typename machine_of<Backend>::type, Engines>;
+
+    template <class Block>
+    static engine<Block> make(const Block& block, const binding& bound, preparation&) {
+        return engine<Block>(block, bound);
+    }
+};
+
+// A prepared block of any kind in one backend.
+template <class Backend>
+class any_engine {
+public:
+    virtual ~any_engine() = default;
+    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept = 0;
+    virtual void run(const typename engines_of<Backend>::call& call) const = 0;
+};
+
+template <class Backend, class Block>
+class held_engine final : public any_engine<Backend> {
+public:
+    held_engine(const Block& block, const binding& bound, typename engines_of<Backend>::preparation& how)
+        : engine_(engines_of<Backend>::make(block, bound, how)) {}
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
+                                              std::size_t workers) const noexcept override {
+        return engine_.workspace_bytes(tokens, workers);
+    }
+    void run(const typename engines_of<Backend>::call& call) const override { engine_.run(call); }
+
+private:
+    typename engines_of<Backend>::template engine<Block> engine_;
 };
 
 }  // namespace detail
@@ -62,6 +81,7 @@ struct machine_of<eigen> {
 // Precondition of all but construction and assignment: it holds a block.
 template <class Backend>
 class any_block {
+    using engines = detail::engines_of<Backend>;
     struct interface;
     template <class Block>
     struct holder;
@@ -82,14 +102,17 @@ public:
     template <class Machine>
     class engine {
     public:
-        engine(const any_block& block, const binding& bound) : made_(block.held_->make(bound)) {}
+        engine(const any_block& block, const binding& bound, typename engines::preparation& how)
+            : made_(block.held_->make(bound, how)) {}
+        engine(const any_block& block, const binding& bound, typename engines::preparation&& how = {})
+            : made_(block.held_->make(bound, how)) {}
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
             return made_->workspace_bytes(tokens, workers);
         }
-        void run(const call_arguments& call) const { made_->run(call); }
+        void run(const typename engines::call& call) const { made_->run(call); }
 
     private:
-        std::unique_ptr<const detail::any_engine> made_;
+        std::unique_ptr<const detail::any_engine<Backend>> made_;
     };
     // In the reference.
     void evaluate(const binding& bound, const token_arguments<double>& token, const double* x, double* y,
@@ -102,7 +125,8 @@ private:
     struct interface {
         virtual ~interface() = default;
         virtual result<binding> bind(binder&, const std::string&, const detail::size_seen&) const = 0;
-        [[nodiscard]] virtual std::unique_ptr<const detail::any_engine> make(const binding&) const = 0;
+        [[nodiscard]] virtual std::unique_ptr<const detail::any_engine<Backend>> make(
+            const binding&, typename engines::preparation&) const = 0;
         virtual void evaluate(const binding&, const token_arguments<double>&, const double*, double*,
                               double*) const = 0;
         [[nodiscard]] virtual std::size_t scratch(const binding&) const = 0;
@@ -116,15 +140,13 @@ private:
                              const detail::size_seen& outer) const override {
             return bind_block(block, from, prefix, outer);
         }
-        [[nodiscard]] std::unique_ptr<const detail::any_engine> make(const binding& bound) const override {
-            if constexpr (is_reference) {
-                static_cast<void>(bound);
+        [[nodiscard]] std::unique_ptr<const detail::any_engine<Backend>> make(
+            [[maybe_unused]] const binding& bound,
+            [[maybe_unused]] typename engines::preparation& how) const override {
+            if constexpr (is_reference)
                 return nullptr;
-            } else {
-                using machine = typename detail::machine_of<Backend>::type;
-                using held = detail::held_engine<fused_detail::engine_of<machine, Block>>;
-                return std::make_unique<const held>(block, bound);
-            }
+            else
+                return std::make_unique<const detail::held_engine<Backend, Block>>(block, bound, how);
         }
         void evaluate([[maybe_unused]] const binding& bound,
                       [[maybe_unused]] const token_arguments<double>& token, [[maybe_unused]] const double* x,
@@ -146,6 +168,7 @@ private:
 // parallel<...> with as many branches as are found at run time.
 template <class Backend>
 class any_parallel {
+    using engines = detail::engines_of<Backend>;
     template <class Machine>
     using engines_on = std::vector<typename any_block<Backend>::template engine<Machine>>;
 
@@ -166,16 +189,21 @@ public:
         return bound;
     }
     template <class Machine>
-    class engine : public fused_detail::branches_engine<Machine, engines_on<Machine>> {
+    class engine : public engines::template branches<engines_on<Machine>> {
+        using base = typename engines::template branches<engines_on<Machine>>;
+
     public:
-        engine(const any_parallel& block, const binding& bound)
-            : fused_detail::branches_engine<Machine, engines_on<Machine>>(make(block, bound), bound) {}
+        engine(const any_parallel& block, const binding& bound, typename engines::preparation& how)
+            : base(make(block, bound, how), bound) {}
+        engine(const any_parallel& block, const binding& bound, typename engines::preparation&& how = {})
+            : base(make(block, bound, how), bound) {}
 
     private:
-        static engines_on<Machine> make(const any_parallel& block, const binding& bound) {
+        static engines_on<Machine> make(const any_parallel& block, const binding& bound,
+                                        typename engines::preparation& how) {
             engines_on<Machine> made;
             for (std::size_t i = 0; i < block.branches_.size(); ++i)
-                made.emplace_back(block.branches_[i], bound.parts[i]);
+                made.emplace_back(block.branches_[i], bound.parts[i], how);
             return made;
         }
     };

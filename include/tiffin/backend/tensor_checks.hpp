@@ -138,10 +138,13 @@ inline tensor_view of_kind(tensor_kind kind, std::span<const block_tensor> wante
 // The experts that a router picks for a token.
 template <router_policy Router>
 std::size_t route_choices(const Router& router, std::span<const tensor_view> tensors) {
-    if constexpr (learned_router<Router>) return router.top_k;
-    for (const tensor_view& t : tensors)
-        if (is_integer(t.type)) return t.shape.rank() == 2 ? t.shape[1] : 1;
-    return 0;
+    if constexpr (learned_router<Router>) {
+        return router.top_k;
+    } else {
+        for (const tensor_view& t : tensors)
+            if (is_integer(t.type)) return t.shape.rank() == 2 ? t.shape[1] : 1;
+        return 0;
+    }
 }
 
 // Whether every route that the router can take leads to an expert. `blocks` experts are blocks given by

@@ -117,6 +117,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventCreate(cudaEvent_t* to);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);  // 1: no time passes
+struct cudaDeviceProp {
+    char name[256] = "emulated";
+    int l2CacheSize = 1;
+};
+cudaError_t cudaGetDeviceCount(int* to);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int device);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
 cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned flags);

@@ -65,7 +65,7 @@ public:
     [[nodiscard]] std::size_t tokens() const noexcept { return tokens_; }
     // Bytes of device memory for a call of `tokens` tokens in one piece.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens) const noexcept {
-        return engine_.bytes(tokens) + 255;
+        return engine_.workspace_bytes(tokens, 1) + 255;
     }
 
     // X, Y: matrix_view of device memory. `memory`: workspace_bytes(T) on the device.
@@ -160,11 +160,11 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
 
 template <class Block, codec Format>
 std::size_t layer<Block, cuda<Format>>::fitting(std::size_t tokens, std::size_t bytes) const noexcept {
-    if (engine_.bytes(tokens) <= bytes) return tokens;
+    if (engine_.workspace_bytes(tokens, 1) <= bytes) return tokens;
     std::size_t fits = 0;
     while (tokens - fits > 1) {
         const std::size_t middle = fits + (tokens - fits) / 2;
-        (engine_.bytes(middle) <= bytes ? fits : tokens) = middle;
+        (engine_.workspace_bytes(middle, 1) <= bytes ? fits : tokens) = middle;
     }
     return fits;
 }

@@ -1,6 +1,7 @@
 // Blocks made of blocks, on the device.
 #pragma once
 
+#include <tiffin/backend/fused/for_engines.hpp>
 #include <tiffin/cuda/ffn_engine.hpp>
 
 #include <algorithm>
@@ -46,22 +47,28 @@ private:
     device_rows<Format> to_;
 };
 
-// Calls visit(engine) for each of a tuple's engines.
-template <class... Engines, class Visit>
-void for_engines(const std::tuple<Engines...>& engines, const Visit& visit) {
-    std::apply([&](const auto&... one) { (visit(one), ...); }, engines);
-}
+// A block whose kind is known only at run time brings its engine.
+template <codec Format, class Block>
+    requires requires {
+        typename Block::template engine<Format>;
+    }
+struct engine_choice<Format, Block> {
+    using type = typename Block::template engine<Format>;
+};
 
-// Branches one after the other, each added to what the ones before it left.
-template <codec Format, class... Blocks>
-class parallel_engine {
+// Branches one after the other, each added to what the ones before it left. `Engines`: a tuple where their
+// kinds are known, else a vector.
+template <codec Format, class Engines>
+class branches_engine {
 public:
-    parallel_engine(const parallel<Blocks...>& block, const binding& bound, uploads& up)
-        : parallel_engine(block, bound, up, std::index_sequence_for<Blocks...>{}) {}
-
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    branches_engine(Engines branches, const binding& bound)
+        : d_model_(bound.d_model), branches_(std::move(branches)) {
+        for (const binding& part : bound.parts) choices_.push_back(part.choices);
+    }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         std::size_t most = 0;
-        for_engines(branches_, [&](const auto& b) { most = std::max(most, b.bytes(tokens)); });
+        fused_detail::for_engines(
+            branches_, [&](const auto& b) { most = std::max(most, b.workspace_bytes(tokens, workers)); });
         return pending_rows<Format>::bytes(tokens, d_model_) + most;
     }
     void run(const device_call<Format>& call) const {
@@ -72,7 +79,7 @@ public:
         inner.workspace = areas.rest();
         choice<float>* routes = call.routes;
         std::size_t i = 0;
-        for_engines(branches_, [&](const auto& branch) {
+        fused_detail::for_engines(branches_, [&](const auto& branch) {
             inner.routes = choices_[i++] > 0 ? std::exchange(routes, nullptr) : nullptr;
             branch.run(inner);
             inner.to.add = true;
@@ -81,17 +88,25 @@ public:
     }
 
 private:
+    std::size_t d_model_;
+    Engines branches_;
+    std::vector<std::size_t> choices_;
+};
+
+template <codec Format, class... Blocks>
+class parallel_engine : public branches_engine<Format, std::tuple<engine_of<Format, Blocks>...>> {
+    using engines = std::tuple<engine_of<Format, Blocks>...>;
+
+public:
+    parallel_engine(const parallel<Blocks...>& block, const binding& bound, uploads& up)
+        : parallel_engine(block, bound, up, std::index_sequence_for<Blocks...>{}) {}
+
+private:
     template <std::size_t... I>
     parallel_engine(const parallel<Blocks...>& block, const binding& bound, uploads& up,
                     std::index_sequence<I...>)
-        : d_model_(bound.d_model),
-          branches_{engine_of<Format, Blocks>(std::get<I>(block.branches), bound.parts[I], up)...} {
-        for (const binding& part : bound.parts) choices_.push_back(part.choices);
-    }
-
-    std::size_t d_model_;
-    std::tuple<engine_of<Format, Blocks>...> branches_;
-    std::vector<std::size_t> choices_;
+        : branches_engine<Format, engines>(
+              engines{engine_of<Format, Blocks>(std::get<I>(block.branches), bound.parts[I], up)...}, bound) {}
 };
 
 template <codec Format, class... Blocks>
@@ -104,7 +119,9 @@ class residual_engine {
 public:
     residual_engine(const on_residual<Block>& block, const binding& bound, uploads& up)
         : inner_(block.block, bound.parts[0], up) {}
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept { return inner_.bytes(tokens); }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return inner_.workspace_bytes(tokens, workers);
+    }
     void run(const device_call<Format>& call) const {
         device_call<Format> inner = call;
         inner.x = call.residual;
@@ -144,8 +161,8 @@ public:
     template <std::size_t Layers>
     delayed_engine(const delayed<Block, Layers>& block, const binding& bound, uploads& up)
         : d_model_(bound.d_model), inner_(block.block, bound.parts[0], up) {}
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
-        return pending_rows<Format>::bytes(tokens, d_model_) + inner_.bytes(tokens);
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return pending_rows<Format>::bytes(tokens, d_model_) + inner_.workspace_bytes(tokens, workers);
     }
     void run(const device_call<Format>& call) const {
         arena areas(call.workspace);
@@ -178,7 +195,7 @@ class source_engine {
 public:
     source_engine(const source_block<Source>& block, const binding& bound, uploads& up)
         : d_model_(bound.d_model), stage_(block.source, bound.tensors, {bound.d_model, bound.d_model}, up) {}
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
         arena areas;
         areas.take<storage>(tokens * d_model_);
         return areas.used() + stage_.bytes(tokens);

@@ -168,7 +168,7 @@ public:
             output_is_product_ = !output_part<Block>(bound)[1].is_given();
     }
 
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
         arena all;
         lay_out(all, tokens);
         return all.used() + std::max(hidden_.bytes(tokens), output_.bytes(tokens));

@@ -88,14 +88,14 @@ public:
         if constexpr (block_type::has_shared) shared_.emplace_back(block.shared, bound.parts[experts], up);
     }
 
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
         lay_out(areas, tokens);
         arena routing;
         routing.take<storage>(tokens * d_model_);
         std::size_t most = routing.used() + route_.bytes(tokens);
-        for (const auto& e : experts_) most = std::max(most, e.bytes(tokens));
-        if constexpr (block_type::has_shared) most = std::max(most, shared_[0].bytes(tokens));
+        for (const auto& e : experts_) most = std::max(most, e.workspace_bytes(tokens, workers));
+        if constexpr (block_type::has_shared) most = std::max(most, shared_[0].workspace_bytes(tokens, workers));
         return areas.used() + most;
     }
 

@@ -31,10 +31,10 @@ public:
           base_(block.base, bound.parts[0], up),
           modulator_(block.modulator, block.fusion, bound, up) {}
 
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
         lay_out(areas, tokens);
-        return areas.used() + base_.bytes(tokens);
+        return areas.used() + base_.workspace_bytes(tokens, workers);
     }
     void run(const device_call<Format>& call) const {
         arena areas(call.workspace);

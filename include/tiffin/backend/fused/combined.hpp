@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/backend/fused/ffn_engine.hpp>
+#include <tiffin/backend/fused/for_engines.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -49,16 +50,6 @@ private:
     bool aside_;
     output_rows to_;
 };
-
-// Calls visit(engine) for each of a tuple's or a vector's engines.
-template <class... Engines, class Visit>
-void for_engines(const std::tuple<Engines...>& engines, const Visit& visit) {
-    std::apply([&](const auto&... one) { (visit(one), ...); }, engines);
-}
-template <class Engine, class Visit>
-void for_engines(const std::vector<Engine>& engines, const Visit& visit) {
-    for (const Engine& one : engines) visit(one);
-}
 
 // Branches one after the other, each added to what the ones before it left. `Engines`: a tuple where
 // their kinds are known, else a vector.

@@ -46,10 +46,11 @@ struct offload_counts {
 //   allocation in a call. Rows in memory are read over the bus by the device itself; those of a store by the
 //   host, into memory that both read.
 // Source: STEM keeps tables with the host: prefetched, each row once, hot ones cached by LFU.
-class offloaded_rows {
+template <row_store Store>
+class basic_offloaded_rows {
 public:
     // A table (rows, width) of f32, bf16 or f16 in host memory, which is registered with CUDA meanwhile.
-    static result<offloaded_rows> make(const tensor_view& table, const offload_options& options = {}) {
+    static result<basic_offloaded_rows> make(const tensor_view& table, const offload_options& options = {}) {
         auto rows = in_memory::view(table);
         if (!rows) return rows.failure();
         auto memory = cuda_detail::registered_memory::make(
@@ -58,7 +59,7 @@ public:
         return make_any(rows->shape(), {}, *std::move(memory), options);
     }
     // Rows of a store, which must outlive this.
-    static result<offloaded_rows> make(row_store_ref store, const offload_options& options = {}) {
+    static result<basic_offloaded_rows> make(const Store& store, const offload_options& options = {}) {
         return make_any(store.shape(), store, {}, options);
     }
 
@@ -103,11 +104,11 @@ public:
     }
 
 private:
-    offloaded_rows(const table_shape& shape, const offload_options& options, int device,
-                   std::unique_ptr<cuda_detail::row_fetch> fetch)
+    basic_offloaded_rows(const table_shape& shape, const offload_options& options, int device,
+                   std::unique_ptr<cuda_detail::row_fetch<Store>> fetch)
         : shape_(shape), options_(options), device_(device), fetch_(std::move(fetch)) {}
 
-    static result<offloaded_rows> make_any(const table_shape& shape, row_store_ref store,
+    static result<basic_offloaded_rows> make_any(const table_shape& shape, const Store& store,
                                            cuda_detail::registered_memory memory, const offload_options& options) {
         if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
             return failure{errc::dtype, "table",
@@ -116,10 +117,10 @@ private:
             return failure{errc::size, "table", "has " + std::to_string(shape.rows) + " rows; ids are int32"};
         int device = 0;
         if (status s = cuda_detail::checked(cudaGetDevice(&device), "device"); !s) return s.failure();
-        auto fetch = std::make_unique<cuda_detail::row_fetch>(shape, store, std::move(memory), options.tokens,
+        auto fetch = std::make_unique<cuda_detail::row_fetch<Store>>(shape, store, std::move(memory), options.tokens,
                                                               options.cached_rows);
         if (status s = fetch->prepare(); !s) return s.failure();
-        return offloaded_rows(shape, options, device, std::move(fetch));
+        return basic_offloaded_rows(shape, options, device, std::move(fetch));
     }
 
     table_shape shape_;
@@ -127,7 +128,9 @@ private:
     int device_;
     std::size_t since_aged_ = 0;
     std::span<const std::int32_t> expected_{};
-    std::unique_ptr<cuda_detail::row_fetch> fetch_;
+    std::unique_ptr<cuda_detail::row_fetch<Store>> fetch_;
 };
+
+using offloaded_rows = basic_offloaded_rows<row_store_ref>;
 
 TIFFIN_END

@@ -68,10 +68,13 @@ private:
     bool own_ = false;
 };
 
+// (A template for nvcc 13, which registers the kernels of an inline function that nobody calls, but not their
+// types. So is offloaded_rows.)
+template <row_store Store>
 class row_fetch {
 public:
     // Without a store: rows of `table`.
-    row_fetch(const table_shape& shape, row_store_ref store, registered_memory table, std::size_t tokens,
+    row_fetch(const table_shape& shape, const Store& store, registered_memory table, std::size_t tokens,
               std::size_t slots)
         : shape_(shape), store_(store), table_(std::move(table)), tokens_(tokens), slots_(slots) {}
     row_fetch(const row_fetch&) = delete;
@@ -210,7 +213,7 @@ private:
     }
 
     table_shape shape_;
-    row_store_ref store_;
+    Store store_;
     registered_memory table_;        // the table, or the rows that a store has read
     registered_memory wanted_here_;  // with a store: the ids it is to read
     std::size_t tokens_;
