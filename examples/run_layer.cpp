@@ -8,6 +8,9 @@
 
 #include "support/command_line.hpp"
 #include "support/layer_files.hpp"
+#if defined(TIFFIN_EXAMPLE_CUDA)
+#    include "support/layer_files_on_device.hpp"
+#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -125,12 +128,18 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
 
 // What is wrong, or nothing; no output file then.
 std::string run(const arguments& args) {
-    if (args.backend != "simd" && (args.weights != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32))
+    if (args.backend == "cuda" ? args.tables != tiffin::dtype::f32 && args.tables != args.weights
+                               : args.backend != "simd" && (args.weights != tiffin::dtype::f32 ||
+                                                            args.tables != tiffin::dtype::f32))
         return "--backend " + args.backend +
-               ": only simd keeps weights and tables in another format than f32";
+               (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
+                                       : ": only simd keeps weights and tables in another format than f32");
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
+#if defined(TIFFIN_EXAMPLE_CUDA)
+        if (args.backend == "cuda") return open_layer_on_device(args.layer, args.weights);
+#endif
         return tiffin::io::open_layer(
             args.layer, simd_of_any_format{{args.weights}, {args.tables}, {!args.exact_activations}});
     };
@@ -193,15 +202,21 @@ int main(int argc, char** argv) {
                    "(T, d_model) or per_layer_input F32 (T, d_ple) where the block reads them")
         ->required();
     app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)")->required();
-    app.add_option("--backend", args.backend, "reference (double), eigen or simd")
-        ->check(CLI::IsMember({"reference", "eigen", "simd"}))
+    std::vector<std::string> backends{"reference", "eigen", "simd"};
+#if defined(TIFFIN_EXAMPLE_CUDA)
+    backends.push_back("cuda");
+#endif
+    app.add_option("--backend", args.backend,
+                   "reference (double), eigen, simd, or cuda in builds that have it")
+        ->check(CLI::IsMember(backends))
         ->capture_default_str();
     const std::map<std::string, tiffin::dtype> formats{{"f32", tiffin::dtype::f32},
                                                        {"bf16", tiffin::dtype::bf16},
                                                        {"f16", tiffin::dtype::f16},
                                                        {"q8_0", tiffin::dtype::q8_0},
                                                        {"q4_0", tiffin::dtype::q4_0}};
-    app.add_option("--weights", args.weights, "Number format that simd keeps dense weights in (default: f32)")
+    app.add_option("--weights", args.weights,
+                   "Number format that simd keeps dense weights in, and cuda everything (default: f32)")
         ->transform(CLI::CheckedTransformer(formats))
         ->option_text("f32|bf16|f16|q8_0|q4_0");
     app.add_option("--tables", args.tables, "Number format that simd keeps tables in (default: f32)")

@@ -1,9 +1,10 @@
 // Layers on a device beside SwiGLU through cuBLASLt alone.
 //
 // Names are those of bench_layers: layer/<name>/cuda/<dtype>/<d>x<f>/tokens:<T>, peer/cublaslt/swiglu/...,
-// ratio/<name>/over/<base>/.... One run is a graph of calls of several layers one after the other, whose weights
-// together exceed the L2 cache, timed by the device's own events; a ratio is the median of those of neighbouring
-// runs. What the device can do at most is measured too: its copies, and its products of large matrices.
+// ratio/<name>/over/<base>/.... One run is a graph of calls of several layers one after the other, whose
+// weights together exceed the L2 cache, timed by the device's own events; a ratio is the median of those of
+// neighbouring runs. What the device can do at most is measured too: its copies, and its products of large
+// matrices.
 #include <benchmark/benchmark.h>
 
 #include <tiffin/analysis/cost.hpp>
@@ -77,7 +78,8 @@ device_memory numbers_there(std::size_t count, std::uint32_t seed) {
 
 // What all layers read and write.
 struct activations {
-    device_memory x = numbers_there(most_tokens * d_model, 1), y = bytes_there(most_tokens * d_model * sizeof(storage)),
+    device_memory x = numbers_there(most_tokens * d_model, 1),
+                  y = bytes_there(most_tokens * d_model * sizeof(storage)),
                   ids = bytes_there(most_tokens * sizeof(std::int32_t));
 
     activations() {
@@ -108,8 +110,8 @@ struct subject {
 };
 
 std::size_t layers_for(double dense_bytes) {
-    return std::clamp<std::size_t>(static_cast<std::size_t>(3.0 * static_cast<double>(cache_bytes) / dense_bytes) + 1, 2,
-                                   16);
+    return std::clamp<std::size_t>(
+        static_cast<std::size_t>(3.0 * static_cast<double>(cache_bytes) / dense_bytes) + 1, 2, 16);
 }
 
 enum class tables { on_device, on_host };
@@ -160,8 +162,10 @@ subject make_layers(const Block& block, tiffin::block_shape sizes, tables where 
         }
         if (where == tables::on_host)
             for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-                if (t.tensor.spec.needed == tiffin::presence::optional || given.find(name) != nullptr) continue;
-                made->held.push_back(numbers_there(t.shape.elements(), static_cast<std::uint32_t>(made->held.size())));
+                if (t.tensor.spec.needed == tiffin::presence::optional || given.find(name) != nullptr)
+                    continue;
+                made->held.push_back(
+                    numbers_there(t.shape.elements(), static_cast<std::uint32_t>(made->held.size())));
                 given.add(name, {made->held.back().data(), format::type, t.shape});
             }
         made->layers.push_back(tiffin::prepare(block, given, tiffin::cuda<format>{stream()}, {.tokens = 0}));
@@ -192,7 +196,7 @@ struct silu_times {
     __device__ void operator()(std::size_t i) const {
         using namespace tiffin::cuda_detail;
         const auto gate = load<format, 8>(g + i * 8, 8), up = load<format, 8>(u + i * 8, 8);
-        store<format, 8>(tiffin::silu{}(gate) * up, h + i * 8, 8);
+        store<format, 8>(tiffin::silu{}(gate)*up, h + i * 8, 8);
     }
 };
 subject make_peer() {
@@ -220,11 +224,13 @@ subject make_peer() {
         storage* const g = made->planes.as<storage>();
         storage *const u = g + tokens * d_ff, *const h = u + tokens * d_ff;
         const tiffin::cuda_detail::activations<format> x{shared().x.as<storage>(), d_model}, hidden{h, d_ff};
-        bool ok = blas_product<format>(made->blas, x, tokens, weight(0), d_ff, d_model, g, made->scratch.data(), out);
-        ok = ok && blas_product<format>(made->blas, x, tokens, weight(1), d_ff, d_model, u, made->scratch.data(), out);
-        for_elements(out, tokens * d_ff / 8, silu_times{g, u, h});
-        ok = ok && blas_product<format>(made->blas, hidden, tokens, weight(2), d_model, d_ff, shared().y.as<storage>(),
+        bool ok = blas_product<format>(made->blas, x, tokens, weight(0), d_ff, d_model, g,
+                                       made->scratch.data(), out);
+        ok = ok && blas_product<format>(made->blas, x, tokens, weight(1), d_ff, d_model, u,
                                         made->scratch.data(), out);
+        for_elements(out, tokens * d_ff / 8, silu_times{g, u, h});
+        ok = ok && blas_product<format>(made->blas, hidden, tokens, weight(2), d_model, d_ff,
+                                        shared().y.as<storage>(), made->scratch.data(), out);
         if (!ok) must(cudaErrorNotSupported);
         must(out.outcome());
     };
@@ -292,15 +298,16 @@ const limits& device_limits() {
         must(cudaMemset(b.data(), 0, b.size()));
         cublasLtHandle_t blas{};
         if (cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS) must(cudaErrorInvalidValue);
-        subject copy{[&](std::size_t, std::size_t) {
-                         must(cudaMemcpyAsync(c.data(), a.data(), a.size(), cudaMemcpyDeviceToDevice, stream()));
-                     },
-                     4};
+        subject copy{
+            [&](std::size_t, std::size_t) {
+                must(cudaMemcpyAsync(c.data(), a.data(), a.size(), cudaMemcpyDeviceToDevice, stream()));
+            },
+            4};
         subject product{[&](std::size_t, std::size_t) {
                             tiffin::cuda_detail::launches out(stream());
-                            if (!tiffin::cuda_detail::blas_product<format>(blas, {a.as<storage>(), side}, side,
-                                                                           b.as<storage>(), side, side,
-                                                                           c.as<storage>(), scratch.data(), out))
+                            if (!tiffin::cuda_detail::blas_product<format>(
+                                    blas, {a.as<storage>(), side}, side, b.as<storage>(), side, side,
+                                    c.as<storage>(), scratch.data(), out))
                                 must(cudaErrorNotSupported);
                         },
                         4};
@@ -345,17 +352,20 @@ void measure(benchmark::State& state, const std::string& name, std::size_t token
     const double bytes = s.dense_bytes + s.bytes_a_token * static_cast<double>(tokens);
     state.counters["GFLOPs"] = flops / seconds / 1e9;
     state.counters["GBs"] = bytes / seconds / 1e9;
-    state.counters["roofline"] = std::max(flops / device_limits().flops, bytes / device_limits().bytes) / seconds;
+    state.counters["roofline"] =
+        std::max(flops / device_limits().flops, bytes / device_limits().bytes) / seconds;
 }
 
-void measure_ratio(benchmark::State& state, const std::string& name, const std::string& base, std::size_t tokens) {
+void measure_ratio(benchmark::State& state, const std::string& name, const std::string& base,
+                   std::size_t tokens) {
     subject& below_ = made(base);
     subject& above_ = made(name);
     run_of_all below(below_, tokens), above(above_, tokens);
     std::vector<double> ratios;
     for (auto _ : state) {
         const bool first = ratios.size() % 2 == 0;
-        const double one = first ? above.seconds() : below.seconds(), two = first ? below.seconds() : above.seconds();
+        const double one = first ? above.seconds() : below.seconds(),
+                     two = first ? below.seconds() : above.seconds();
         ratios.push_back(first ? one / two : two / one);
         state.SetIterationTime(one + two);
     }
@@ -386,7 +396,8 @@ void register_all() {
 
     const std::string shape = std::to_string(d_model) + "x" + std::to_string(d_ff);
     const auto add = [&](const std::string& name, std::size_t tokens, const auto& run) {
-        benchmark::RegisterBenchmark((name + "/bf16/" + shape + "/tokens:" + std::to_string(tokens)).c_str(), run)
+        benchmark::RegisterBenchmark((name + "/bf16/" + shape + "/tokens:" + std::to_string(tokens)).c_str(),
+                                     run)
             ->UseManualTime();
     };
     for (const std::size_t tokens : {std::size_t{1}, std::size_t{16}, std::size_t{512}, most_tokens}) {
@@ -397,9 +408,13 @@ void register_all() {
         layer("peer", "peer/cublaslt/swiglu");
         for (const char* name : {"swiglu", "stem", "retoken_folded", "mort", "structmoe"})
             layer(name, "layer/" + std::string(name) + "/cuda");
-        for (const auto& [name, base] : std::initializer_list<std::pair<std::string, std::string>>{
-                 {"stem", "peer"}, {"stem_on_host", "peer"}, {"swiglu", "peer"}, {"retoken_folded", "swiglu"},
-                 {"mort", "swiglu"}, {"structmoe", "mlp"}})
+        for (const auto& [name, base] :
+             std::initializer_list<std::pair<std::string, std::string>>{{"stem", "peer"},
+                                                                        {"stem_on_host", "peer"},
+                                                                        {"swiglu", "peer"},
+                                                                        {"retoken_folded", "swiglu"},
+                                                                        {"mort", "swiglu"},
+                                                                        {"structmoe", "mlp"}})
             add("ratio/" + name + "/over/" + base, tokens,
                 [=](benchmark::State& state) { measure_ratio(state, name, base, tokens); });
     }

@@ -58,7 +58,7 @@ concept norm_policy = std::copyable<N> && requires(const N& norm, double v) {
 // A place whose tensors are all 0: what the concepts try a formula on.
 struct archetype_place {
     template <tensor_declaration Tensor>
-    double operator[](Tensor) const {
+    TIFFIN_HD double operator[](Tensor) const {
         return 0;
     }
 };

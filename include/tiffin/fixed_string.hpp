@@ -46,7 +46,7 @@ namespace detail {
 template <fixed_string Text>
 inline constexpr auto characters_of = [] {
     std::array<char, Text.size() + 1> all{};
-    for (std::size_t i = 0; i < Text.size(); ++i) all[i] = Text.at(i);
+    for (std::size_t i = 0; i != Text.size(); ++i) all[i] = Text.at(i);
     return all;
 }();
 

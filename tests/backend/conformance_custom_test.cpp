@@ -21,7 +21,8 @@ using tiffin_test::check;
 using tiffin_test::compose;
 using tiffin_test::order;
 
-namespace {
+// Not without a name: nvcc warns of what is declared in such a namespace and used on the device alone.
+namespace own {
 
 // s * U[t] + s: the example of tree.hpp, with a tensor that is read twice.
 struct scaled_embedding {
@@ -30,7 +31,7 @@ struct scaled_embedding {
     using tensors = tensor_list<rows, scale>;
     static constexpr std::string_view name = "scaled_embed";
 
-    auto operator()(const auto& at) const { return at[rows{}] * at[scale{}] + at[scale{}]; }
+    TIFFIN_HD auto operator()(const auto& at) const { return at[rows{}] * at[scale{}] + at[scale{}]; }
 };
 
 // All kinds of tensor in one leaf, declared in an order that is not that of the formula.
@@ -40,7 +41,7 @@ struct modulated_dense {
     using matrix = projection<"matrix">;
     using tensors = tensor_list<shift, rows, matrix>;
 
-    auto operator()(const auto& at) const { return at[matrix{}] * at[rows{}] + at[shift{}]; }
+    TIFFIN_HD auto operator()(const auto& at) const { return at[matrix{}] * at[rows{}] + at[shift{}]; }
 };
 
 // max(z, 0)^2 / (1 + slope z^2).
@@ -48,7 +49,7 @@ struct soft_square {
     float slope = 0;
     static constexpr double flops() noexcept { return 6; }
     template <class S>
-    S operator()(const S& z) const {
+    TIFFIN_HD S operator()(const S& z) const {
         const S positive = select(z < S(0), S(0), z);
         return positive * positive / (S(1) + constant<S>(slope) * z * z);
     }
@@ -59,7 +60,7 @@ struct mixed_product {
     float mix = 0;
     static constexpr double flops() noexcept { return 3; }
     template <class S>
-    S operator()(const S& g, const S& u) const {
+    TIFFIN_HD S operator()(const S& g, const S& u) const {
         return g * u + constant<S>(mix) * g;
     }
 };
@@ -69,39 +70,40 @@ struct one_number_norm {
     static constexpr bool weighted = true;
     static constexpr double flops() noexcept { return 4; }
     template <class S>
-    S scale(const S& sum_of_squares, const S& count) const {
+    TIFFIN_HD S scale(const S& sum_of_squares, const S& count) const {
         using std::sqrt;
         return S(1) / (S(1) + sqrt(sum_of_squares / count));
     }
     template <class S>
         requires(!requires { typename S::value_type; })
-    S operator()(const S& x, const S& scale, const S& weight) const { return x * scale + weight; }
+    TIFFIN_HD S operator()(const S& x, const S& scale, const S& weight) const { return x * scale + weight; }
 };
 
 // Written for a float: max(z, -1), and g u + u.
 struct float_activation {
     static constexpr double flops() noexcept { return 1; }
-    float operator()(float z) const { return z < -1.0f ? -1.0f : z; }
+    TIFFIN_HD float operator()(float z) const { return z < -1.0f ? -1.0f : z; }
 };
 struct float_fusion {
     static constexpr double flops() noexcept { return 2; }
-    float operator()(float g, float u) const { return g * u + u; }
+    TIFFIN_HD float operator()(float g, float u) const { return g * u + u; }
 };
 // The same for numbers that carry their error bound.
 struct bounded_activation : float_activation {
     using float_activation::operator();
     template <class S>
         requires(!std::is_arithmetic_v<S> && !requires { typename S::value_type; })
-    S operator()(const S& z) const { return select(z < S(-1), S(-1), z); }
+    TIFFIN_HD S operator()(const S& z) const { return select(z < S(-1), S(-1), z); }
 };
 struct bounded_fusion : float_fusion {
     using float_fusion::operator();
     template <class S>
         requires(!std::is_arithmetic_v<S> && !requires { typename S::value_type; })
-    S operator()(const S& g, const S& u) const { return g * u + u; }
+    TIFFIN_HD S operator()(const S& g, const S& u) const { return g * u + u; }
 };
 
-}  // namespace
+}  // namespace own
+using namespace own;
 
 TEST_CASE("conformance: an activation and a fusion written for a float") {
     static_assert(activation_policy<float_activation> && fusion_policy<float_fusion>);

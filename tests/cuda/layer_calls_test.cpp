@@ -27,9 +27,9 @@ constexpr std::size_t d = 24, d_ff = 40, vocab = 9;
 template <class T>
 class there {
 public:
-    explicit there(const std::vector<T>& from)
-        : there(from.size()) {
-        REQUIRE(cudaMemcpy(data_.data(), from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+    explicit there(const std::vector<T>& from) : there(from.size()) {
+        REQUIRE(cudaMemcpy(data_.data(), from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) ==
+                cudaSuccess);
     }
     explicit there(std::size_t count)
         : size_(count), data_(cuda_detail::device_memory::make(count * sizeof(T), "test").or_throw()) {}
@@ -62,7 +62,8 @@ private:
 std::vector<float> whole_numbers(std::size_t count, unsigned seed, int of = 3) {
     std::mt19937 random(seed);
     std::vector<float> made(count);
-    for (float& v : made) v = random() % static_cast<unsigned>(of) == 0 ? static_cast<float>(random() % 3) - 1 : 0.0f;
+    for (float& v : made)
+        v = random() % static_cast<unsigned>(of) == 0 ? static_cast<float>(random() % 3) - 1 : 0.0f;
     return made;
 }
 std::vector<std::int32_t> some_ids(std::size_t tokens, unsigned seed) {
@@ -234,7 +235,8 @@ TEST_CASE_FIXTURE(stem_fixture, "a small workspace makes calls run in pieces; to
     const device_inputs<f32> inputs{.token_ids = {their_ids.data(), ids.size()}};
     for (const std::size_t tokens : {1u, 3u, 6u, 10u}) {
         const there<std::byte> memory(layer.workspace_bytes(tokens));
-        REQUIRE(cudaMemcpy(out.data(), in.data(), x.size() * sizeof(float), cudaMemcpyDeviceToDevice) == cudaSuccess);
+        REQUIRE(cudaMemcpy(out.data(), in.data(), x.size() * sizeof(float), cudaMemcpyDeviceToDevice) ==
+                cudaSuccess);
         CHECK(layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, stream).ok());
         CHECK(layer.synchronise().ok());
         CHECK(out.here() == wanted);
@@ -256,8 +258,8 @@ TEST_CASE_FIXTURE(stem_fixture, "an id outside its table is reported at the next
         const status s = layer.synchronise();
         REQUIRE_FALSE(s.ok());
         CHECK(s.failure().code == errc::token_id);
-        CHECK(s.failure().message() == "stem_embed.weight: token_ids[3] = " + std::to_string(bad) +
-                                           " lies outside its 9 rows");
+        CHECK(s.failure().message() ==
+              "stem_embed.weight: token_ids[3] = " + std::to_string(bad) + " lies outside its 9 rows");
         CHECK(layer.synchronise().ok());
         std::vector<float> others = out.here();
         for (const std::size_t t : {std::size_t{3}, std::size_t{8}})
@@ -283,10 +285,12 @@ TEST_CASE_FIXTURE(stem_fixture, "what a call brings is checked before anything i
     refused(layer.try_call(in.rows(), inputs, matrix_view<float>(of_host.data(), 10, d)), errc::device,
             "cudaErrorInvalidDevicePointer");
     refused(layer.try_call(in.rows(), {.token_ids = ids}, out.rows()), errc::device, "token_ids: is memory");
-    refused(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), 9}}, out.rows()), errc::size, "has 9 ids");
+    refused(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), 9}}, out.rows()), errc::size,
+            "has 9 ids");
     refused(layer.try_call(in.rows(d / 2), inputs, out.rows()), errc::size, "x: has shape (20, 12)");
     refused(layer.try_call(in.rows(), inputs, in.rows()), errc::overlap, "overlaps x");
-    refused(layer.try_call(in.rows(), inputs, matrix_view<float>(out.data(), 10, d, d - 1)), errc::size, "stride");
+    refused(layer.try_call(in.rows(), inputs, matrix_view<float>(out.data(), 10, d, d - 1)), errc::size,
+            "stride");
     CHECK(layer.try_call(matrix_view<float>(), {}, matrix_view<float>()).ok());
 }
 
@@ -331,7 +335,8 @@ TEST_CASE_FIXTURE(stem_fixture, "a table's rows come with the call") {
     const there<float> in(x), out(x.size());
     const auto call = [&](const std::vector<std::int32_t>& index) {
         const there<std::int32_t> their_index(index);
-        const gathered_rows gathered{rows.data(), vocab, d_ff * sizeof(float), d_ff, dtype::f32, {their_index.data(), 10}};
+        const gathered_rows gathered{rows.data(), vocab,      d_ff * sizeof(float),
+                                     d_ff,        dtype::f32, {their_index.data(), 10}};
         const std::vector<gathered_rows> all{gathered};
         CHECK(layer.try_call(in.rows(), {.gathered = all}, out.rows()).ok());
         return layer.synchronise();
@@ -403,7 +408,8 @@ TEST_CASE_FIXTURE(stem_fixture, "streams, memory and callers of another device a
     CHECK(called.failure().message() == "device: the current device is 1; the layer is on device 0");
     REQUIRE_FALSE(prepared.ok());
     CHECK(prepared.failure().message() == "stream: is of device 0; the layer is on device 1");
-    const status on_other = layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, other);
+    const status on_other =
+        layer.try_call(in.rows(), inputs, out.rows(), {memory.data(), memory.size()}, other);
     REQUIRE_FALSE(on_other.ok());
     CHECK(on_other.failure().message() == "stream: is of device 1; the layer is on device 0");
     const status with_other = layer.try_call(elsewhere.rows(), inputs, out.rows());

@@ -1,4 +1,5 @@
-// Rows of tables in host memory on their way to the device: always those of the ids, fetched once, hot ones kept.
+// Rows of tables in host memory on their way to the device: always those of the ids, fetched once, hot ones
+// kept.
 #include <tiffin/cuda.hpp>
 
 #include "support/doctest.hpp"
@@ -32,9 +33,10 @@ struct table_fixture {
 
     // The rows of these ids as a layer on the device would read them.
     std::vector<float> read(offloaded_rows& from, const std::vector<std::int32_t>& ids, bool prefetched) {
-        auto there = cuda_detail::device_memory::make(ids.size() * sizeof(std::int32_t) + 1, "test").or_throw();
-        REQUIRE(cudaMemcpy(there.data(), ids.data(), ids.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice) ==
-                cudaSuccess);
+        auto there =
+            cuda_detail::device_memory::make(ids.size() * sizeof(std::int32_t) + 1, "test").or_throw();
+        REQUIRE(cudaMemcpy(there.data(), ids.data(), ids.size() * sizeof(std::int32_t),
+                           cudaMemcpyHostToDevice) == cudaSuccess);
         const std::span<const std::int32_t> given(there.as<std::int32_t>(), ids.size());
         if (prefetched) CHECK(from.prefetch(given, stream).ok());
         const auto now = from.gather(given, stream);
@@ -50,8 +52,8 @@ struct table_fixture {
         for (std::size_t t = 0; t < ids.size(); ++t) {
             REQUIRE(index[t] >= 0);
             REQUIRE(static_cast<std::size_t>(index[t]) < now->count);
-            std::memcpy(read.data() + t * width, all.data() + static_cast<std::size_t>(index[t]) * now->stride,
-                        width * sizeof(float));
+            std::memcpy(read.data() + t * width,
+                        all.data() + static_cast<std::size_t>(index[t]) * now->stride, width * sizeof(float));
         }
         return read;
     }
@@ -99,7 +101,8 @@ TEST_CASE_FIXTURE(table_fixture, "rows are those of the ids, whatever is cached"
         CHECK(counts.tokens == tokens);
         CHECK(counts.hits + counts.misses == distinct);
         if (cached < 8) CHECK(counts.hits == 0);
-        if (cached == 4000) CHECK(counts.misses == seen.size());  // a slot for every row: each is fetched once
+        if (cached == 4000)
+            CHECK(counts.misses == seen.size());  // a slot for every row: each is fetched once
     }
 }
 
@@ -109,7 +112,8 @@ TEST_CASE_FIXTURE(table_fixture, "hot rows stay, and make room when others becom
     const auto misses = [&] { return rows.counts().or_throw().misses; };
     for (int i = 0; i < 5; ++i) CHECK(read(rows, hot, true) == wanted(hot));
     CHECK(misses() <= 6);  // two misses of a call can look at 16 slots: the third comes in with the next call
-    for (std::int32_t i = 0; i < 40; ++i) CHECK(read(rows, {200 + i, 250 + i}, true) == wanted({200 + i, 250 + i}));
+    for (std::int32_t i = 0; i < 40; ++i)
+        CHECK(read(rows, {200 + i, 250 + i}, true) == wanted({200 + i, 250 + i}));
     const auto before = misses();
     CHECK(read(rows, hot, true) == wanted(hot));
     CHECK(misses() - before <= 1);  // forty rows seen once did not drive out those seen five times

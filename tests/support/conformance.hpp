@@ -201,11 +201,12 @@ inline std::vector<conformance_case> covering_cases() {
         std::size_t d, f, tokens;
     };
 #if defined(TIFFIN_TEST_CUDA)
-    // What the device's kernels divide by: 4 or 8 numbers an access, 32 threads a warp, tiles of 64, blocks of
-    // 256; up to 4 tokens are few.
-    const row rows[] = {{1, 1, 1},    {1, 8, 2},     {7, 9, 4},    {8, 7, 5},     {9, 1, 13},    {31, 32, 24},
-                        {32, 33, 63}, {33, 31, 0},   {63, 64, 2},  {64, 65, 65},  {65, 63, 4},   {127, 129, 1},
-                        {255, 8, 1},  {256, 33, 3},  {257, 63, 5}, {5, 257, 130}, {257, 257, 12}, {300, 520, 2}};
+    // What the device's kernels divide by: 4 or 8 numbers an access, 32 threads a warp, tiles of 64, blocks
+    // of 256; up to 4 tokens are few.
+    const row rows[] = {{1, 1, 1},     {1, 8, 2},      {7, 9, 4},    {8, 7, 5},    {9, 1, 13},
+                        {31, 32, 24},  {32, 33, 63},   {33, 31, 0},  {63, 64, 2},  {64, 65, 65},
+                        {65, 63, 4},   {127, 129, 1},  {255, 8, 1},  {256, 33, 3}, {257, 63, 5},
+                        {5, 257, 130}, {257, 257, 12}, {300, 520, 2}};
     static_cast<void>(L);
 #else
     const row rows[] = {{1, 1, 1},

@@ -2,7 +2,8 @@
 #pragma once
 
 #if !defined(__CUDACC__) && !defined(TIFFIN_CUDA_ON_HOST)
-#    error "tiffin/cuda.hpp needs a CUDA compiler: build this file with nvcc 12 or newer (CMake: LANGUAGE CUDA, CUDA_STANDARD 20, tiffin::cuda)"
+#    error \
+        "tiffin/cuda.hpp needs a CUDA compiler: build this file with nvcc 12 or newer (CMake: LANGUAGE CUDA, CUDA_STANDARD 20, tiffin::cuda)"
 #else
 #    include <tiffin/cuda/backend.hpp>
 #    include <tiffin/cuda/from_host.hpp>

@@ -95,9 +95,9 @@ public:
             if constexpr (routed_source<node_type>) {
                 constexpr std::size_t count = own_tensors_of<node_type>::size;
                 if (wrong.ok())
-                    static_cast<void>(
-                        wrong = detail::check_routes(node.router, wanted.subspan(First, count),
-                                                     tensors.subspan(First, count), prefix, expert_count(prefix)));
+                    static_cast<void>(wrong = detail::check_routes(node.router, wanted.subspan(First, count),
+                                                                   tensors.subspan(First, count), prefix,
+                                                                   expert_count(prefix)));
             }
         });
         if (to.choices == 0) to.choices = bound_choices(source, tensors);

@@ -98,7 +98,7 @@ constexpr void append_specs(tensor_list<Tensors...>, std::string_view owner, con
     [[maybe_unused]] const auto append = [&]<class T>(std::type_identity<T>) {
         tensor_spec& spec = *to.out++;
         spec = {where.scope, owner, T::name, T::kind, T::needed, {}, {}, T::axes.size(), where.nested};
-        for (std::size_t i = 0; i < T::axes.size(); ++i) {
+        for (std::size_t i = 0; i != T::axes.size(); ++i) {
             spec.axes[i] = T::axes[i];
             spec.sizes[i] = T::axes[i] == axis::width     ? where.width
                             : T::axes[i] == axis::input   ? where.input

@@ -7,7 +7,7 @@
 //         using scale = tiffin::vector<"scale">;
 //         using tensors = tiffin::tensor_list<rows, scale>;
 //         static constexpr std::string_view name = "scaled_embed";
-//         auto operator()(const auto& at) const { return at[rows{}] * at[scale{}]; }
+//         TIFFIN_HD auto operator()(const auto& at) const { return at[rows{}] * at[scale{}]; }
 //     };
 //
 // A node has other sources as `parts()` and a formula over their values, or over `at` and their values

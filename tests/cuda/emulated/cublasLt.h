@@ -49,12 +49,14 @@ inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDescOpaque_t* to, cublasComputeType_t, cudaDataType_t) {
+inline cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDescOpaque_t* to, cublasComputeType_t,
+                                             cudaDataType_t) {
     *to = {};
     return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDescOpaque_t* to, cublasLtMatmulDescAttributes_t,
-                                                     const void* value, std::size_t bytes) {
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDescOpaque_t* to,
+                                                     cublasLtMatmulDescAttributes_t, const void* value,
+                                                     std::size_t bytes) {
     std::memcpy(&to->a, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -71,11 +73,10 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
                                                            std::size_t) {
     return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDescOpaque_t*,
-                                                     cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
-                                                     cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
-                                                     cublasLtMatmulPreferenceOpaque_t*, int,
-                                                     cublasLtMatmulHeuristicResult_t*, int* count) {
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t, cublasLtMatmulDescOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
+    cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
+    cublasLtMatmulPreferenceOpaque_t*, int, cublasLtMatmulHeuristicResult_t*, int* count) {
     *count = emulated::device().blas_knows_a_way ? 1 : 0;
     return *count == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -98,11 +99,12 @@ inline void put_number(float value, void* data, cudaDataType_t type, std::size_t
 }  // namespace emulated
 
 // D = A^T B, columns one after the other.
-inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDescOpaque_t* product, const void*, const void* a,
-                                     cublasLtMatrixLayoutOpaque_t* a_layout, const void* b,
+inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDescOpaque_t* product, const void*,
+                                     const void* a, cublasLtMatrixLayoutOpaque_t* a_layout, const void* b,
                                      cublasLtMatrixLayoutOpaque_t* b_layout, const void*, const void*,
-                                     cublasLtMatrixLayoutOpaque_t*, void* d, cublasLtMatrixLayoutOpaque_t* d_layout,
-                                     const cublasLtMatmulAlgo_t*, void*, std::size_t, cudaStream_t stream) {
+                                     cublasLtMatrixLayoutOpaque_t*, void* d,
+                                     cublasLtMatrixLayoutOpaque_t* d_layout, const cublasLtMatmulAlgo_t*,
+                                     void*, std::size_t, cudaStream_t stream) {
     if (product->a != CUBLAS_OP_T || a_layout->rows != b_layout->rows || d_layout->rows != a_layout->cols ||
         d_layout->cols != b_layout->cols)
         return CUBLAS_STATUS_NOT_SUPPORTED;

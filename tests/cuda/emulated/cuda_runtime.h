@@ -87,8 +87,18 @@ using cudaStream_t = emulated::stream*;
 using cudaGraph_t = emulated::graph*;
 using cudaGraphExec_t = emulated::graph*;
 
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered,
+    cudaMemoryTypeHost,
+    cudaMemoryTypeDevice,
+    cudaMemoryTypeManaged
+};
 struct cudaPointerAttributes {
     cudaMemoryType type;
     int device;
@@ -99,7 +109,8 @@ enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeT
 cudaError_t cudaMalloc(void** to, std::size_t bytes);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t on);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t on);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void* data);
 cudaError_t cudaMemset(void* to, int byte, std::size_t bytes);
 cudaError_t cudaGetDevice(int* to);
@@ -112,14 +123,20 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* to);
 // One queue for all streams: what waits for an event waits for everything.
 using cudaEvent_t = const char*;
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostRegisterMapped = 2, cudaHostAllocMapped = 2 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostRegisterMapped = 2,
+    cudaHostAllocMapped = 2
+};
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventCreate(cudaEvent_t* to);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);  // 1: no time passes
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin,
+                                 cudaEvent_t end);  // 1: no time passes
 struct cudaDeviceProp {
     char name[256] = "emulated";
     int l2CacheSize = 1;

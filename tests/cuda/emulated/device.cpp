@@ -1,8 +1,8 @@
 // The device of cuda_runtime.h: its memory, what waits on it, and the fibers of a block.
 #include "cuda_runtime.h"
 
-#include <csetjmp>
 #include <ucontext.h>
+#include <csetjmp>
 
 #include <algorithm>
 #include <cstdio>
@@ -154,7 +154,8 @@ float exchange(float value, unsigned lane_mask) {
 }
 
 void run_block(unsigned threads, const work& thread) {
-    now = {&thread, threads, 0, 0, {}, std::vector<barrier>((threads + 31) / 32), std::vector<float>(threads), 0};
+    now = {&thread, threads, 0, 0, {}, std::vector<barrier>((threads + 31) / 32), std::vector<float>(threads),
+           0};
     while (now.finished < threads) {
         const unsigned long long before = now.events;
         // What waits goes on where it can; a fresh fiber takes the threads that have not begun.
@@ -203,7 +204,8 @@ cudaError_t cudaMalloc(void** to, std::size_t bytes) {
     if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
     if (state.allocated + bytes > state.memory_limit) return cudaErrorMemoryAllocation;
     *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    std::memset(*to, 0xFF, std::min(bytes, std::size_t{1} << 20));  // workspaces end in memory of cuBLASLt alone
+    std::memset(*to, 0xFF,
+                std::min(bytes, std::size_t{1} << 20));  // workspaces end in memory of cuBLASLt alone
     allocations[reinterpret_cast<std::uintptr_t>(*to)] = {bytes, state.current};
     state.allocated += bytes;
     ++state.allocations;
@@ -267,7 +269,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t on) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t on, cudaStreamCaptureStatus* to) {
-    *to = on != nullptr && on->capturing != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *to = on != nullptr && on->capturing != nullptr ? cudaStreamCaptureStatusActive
+                                                    : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t on, cudaStreamCaptureMode) {

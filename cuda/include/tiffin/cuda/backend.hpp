@@ -1,4 +1,5 @@
-// The backend `cuda`, and the layers it prepares. Write tiffin::cuda: the toolkit has a namespace of that name.
+// The backend `cuda`, and the layers it prepares. Write tiffin::cuda: the toolkit has a namespace of that
+// name.
 #pragma once
 
 #include <tiffin/backend/backend.hpp>
@@ -36,13 +37,14 @@ struct cuda {
     result<layer<Block, cuda>> prepare_layer(const Block& block, const weights& given,
                                              const prepare_options& options) const;
 };
-cuda(cudaStream_t) -> cuda<f32>;
+cuda(cudaStream_t)->cuda<f32>;
 
 // A block with its weights on a device: y = block(x, inputs), put on a stream.
 //
 // Shapes: as for every layer, with all memory on the device: x and y (T, d_model) as Format, token ids
 //   int32. Calls of more tokens than the workspace holds run in pieces.
-// Errors: sizes, memory that is not the device's, overlap: found at once. What a stream refuses: errc::device.
+// Errors: sizes, memory that is not the device's, overlap: found at once. What a stream refuses:
+// errc::device.
 //   A token id outside its table is found on the device before its row is read; row 0 stands in for it,
 //   and synchronise() reports it.
 // Threads: const calls with a workspace each may run at the same time, on a stream each.
@@ -72,10 +74,10 @@ public:
     template <class X, class Y>
     status try_call(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y,
                     std::span<std::byte> memory, cudaStream_t stream) const {
-        static_assert(cuda_detail::number_of<std::remove_const_t<X>, Format> &&
-                          cuda_detail::number_of<Y, Format>,
-                      "tiffin: a layer on the device is called with matrix_view of its own number format: "
-                      "float, __nv_bfloat16 or __half (or their bits), y not const");
+        static_assert(
+            cuda_detail::number_of<std::remove_const_t<X>, Format> && cuda_detail::number_of<Y, Format>,
+            "tiffin: a layer on the device is called with matrix_view of its own number format: "
+            "float, __nv_bfloat16 or __half (or their bits), y not const");
         return run({reinterpret_cast<const storage*>(x.data), x.rows, x.cols, x.stride}, inputs,
                    {reinterpret_cast<storage*>(y.data), y.rows, y.cols, y.stride}, memory, stream);
     }
@@ -217,11 +219,13 @@ status layer<Block, cuda<Format>>::synchronise(cudaStream_t stream) const {
     using namespace cuda_detail;
     unsigned long long key = 0, none = refused_ids::none;
     if (status s = checked(cudaStreamSynchronize(stream), "synchronise"); !s) return s;
-    if (status s = checked(cudaMemcpy(&key, refused_.data(), sizeof key, cudaMemcpyDeviceToHost), "synchronise");
+    if (status s =
+            checked(cudaMemcpy(&key, refused_.data(), sizeof key, cudaMemcpyDeviceToHost), "synchronise");
         !s)
         return s;
     if (key == none) return {};
-    if (status s = checked(cudaMemcpy(refused_.data(), &none, sizeof none, cudaMemcpyHostToDevice), "synchronise");
+    if (status s =
+            checked(cudaMemcpy(refused_.data(), &none, sizeof none, cudaMemcpyHostToDevice), "synchronise");
         !s)
         return s;
     return refusal_of(needs_, key);

@@ -18,9 +18,8 @@ namespace cuda_detail {
 // What Format's numbers are given as: their bits, or CUDA's type of their size.
 template <class T, class Format>
 concept number_of = std::same_as<T, typename Format::storage> ||
-                    (std::is_class_v<T> && !std::same_as<typename Format::storage, float> &&
-                     sizeof(T) == sizeof(typename Format::storage) &&
-                     alignof(T) == alignof(typename Format::storage));
+    (std::is_class_v<T> && !std::same_as<typename Format::storage, float> &&
+     sizeof(T) == sizeof(typename Format::storage) && alignof(T) == alignof(typename Format::storage));
 
 inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]] int device) {
 #if CUDART_VERSION >= 12080
@@ -106,7 +105,8 @@ status check_device_call(const call_needs& needs, int device,
         if (views_overlap(inputs.residual, y)) return failure{errc::overlap, "y", "overlaps residual"};
     }
     if (needs.given_width != 0) {
-        if (status s = check_rows(inputs.per_layer_input, "per_layer_input", x.rows, needs.given_width, device);
+        if (status s =
+                check_rows(inputs.per_layer_input, "per_layer_input", x.rows, needs.given_width, device);
             !s)
             return s;
         if (views_overlap(inputs.per_layer_input, y))

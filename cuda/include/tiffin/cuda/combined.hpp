@@ -106,7 +106,8 @@ private:
     parallel_engine(const parallel<Blocks...>& block, const binding& bound, uploads& up,
                     std::index_sequence<I...>)
         : branches_engine<Format, engines>(
-              engines{engine_of<Format, Blocks>(std::get<I>(block.branches), bound.parts[I], up)...}, bound) {}
+              engines{engine_of<Format, Blocks>(std::get<I>(block.branches), bound.parts[I], up)...}, bound) {
+    }
 };
 
 template <codec Format, class... Blocks>

@@ -49,8 +49,7 @@ public:
             if constexpr (multiplies)
                 m = load<f32, N>(rows + t * stage.outputs + feature, count);
             else
-                m = evaluate(stage.source,
-                             place<Format, Modulator, N>{stage, t, feature, count, nullptr});
+                m = evaluate(stage.source, place<Format, Modulator, N>{stage, t, feature, count, nullptr});
             return cuda_detail::apply<N>(fusion, v, m);
         }
     };

@@ -130,8 +130,7 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
     const auto in = there.template rows<Format>(x);
     given.token_ids = {there.copy(inputs.token_ids.data(), inputs.token_ids.size()), inputs.token_ids.size()};
     if (needs().residual) given.residual = there.template rows<Format>(inputs.residual);
-    if (needs().given_width != 0)
-        given.per_layer_input = there.template rows<Format>(inputs.per_layer_input);
+    if (needs().given_width != 0) given.per_layer_input = there.template rows<Format>(inputs.per_layer_input);
     const std::size_t choices = inputs.routes != nullptr ? tokens * needs().choices : 0;
     given.routes = there.template room<choice<float>>(choices);
     std::vector<gathered_rows> gathered(inputs.gathered.begin(), inputs.gathered.end());
@@ -162,8 +161,7 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
     there.fetch(given.routes, inputs.routes, choices);
     if (delay != 0) there.fetch(carried_rows, slot.data, tokens * width);
     if (!there.outcome()) return there.outcome();
-    for (std::size_t i = 0; i < stored.size(); ++i)
-        Format::decode(stored[i], y.row(i / width) + i % width);
+    for (std::size_t i = 0; i < stored.size(); ++i) Format::decode(stored[i], y.row(i / width) + i % width);
     if (delay != 0) inputs.carried->advance(tokens);
     return {};
 }

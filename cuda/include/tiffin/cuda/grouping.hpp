@@ -35,8 +35,7 @@ struct key_body {
 
     __device__ void operator()(std::size_t i) const {
         const std::size_t t = i / chosen.choices;
-        keys[i] =
-            tokens.has(t) ? static_cast<std::uint32_t>(chosen.of(t)[i % chosen.choices].expert) : none;
+        keys[i] = tokens.has(t) ? static_cast<std::uint32_t>(chosen.of(t)[i % chosen.choices].expert) : none;
         entries[i] = static_cast<std::uint32_t>(i);
     }
 };

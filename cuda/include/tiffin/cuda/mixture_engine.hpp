@@ -53,7 +53,8 @@ struct mixed_value {
         for (std::size_t n = 0; n < chosen.choices; ++n) {
             std::size_t next = chosen.choices;
             for (std::size_t i = 0; i < chosen.choices; ++i)
-                if (of[i].expert > last && (next == chosen.choices || of[i].expert < of[next].expert)) next = i;
+                if (of[i].expert > last && (next == chosen.choices || of[i].expert < of[next].expert))
+                    next = i;
             last = of[next].expert;
             total = total + pack<N>(of[next].weight) *
                                 load<f32, N>(entries + (t * chosen.choices + next) * width + feature, count);
@@ -95,7 +96,8 @@ public:
         routing.take<storage>(tokens * d_model_);
         std::size_t most = routing.used() + route_.bytes(tokens);
         for (const auto& e : experts_) most = std::max(most, e.workspace_bytes(tokens, workers));
-        if constexpr (block_type::has_shared) most = std::max(most, shared_[0].workspace_bytes(tokens, workers));
+        if constexpr (block_type::has_shared)
+            most = std::max(most, shared_[0].workspace_bytes(tokens, workers));
         return areas.used() + most;
     }
 
@@ -152,8 +154,13 @@ private:
         auto* const in_rows = areas.take<std::uint32_t>(tokens);
         auto* const out_rows = areas.take<std::uint32_t>(tokens);
         auto* const entries = areas.take<float>(most * d_model_);
-        return {chosen,   groups,  span, in_rows, out_rows,
-                entries, areas.take<float>(block_type::has_shared ? tokens * d_model_ : 0)};
+        return {chosen,
+                groups,
+                span,
+                in_rows,
+                out_rows,
+                entries,
+                areas.take<float>(block_type::has_shared ? tokens * d_model_ : 0)};
     }
 
     std::size_t d_model_;

@@ -45,8 +45,8 @@ public:
         const bool outermost = modulator_.choices() > 0;
         if (outermost) inner.routes = nullptr;
         base_.run(inner);
-        const auto after = modulator_.prepare(call, inputs_of(call, at.x), at.modulator,
-                                              outermost ? call.routes : nullptr);
+        const auto after =
+            modulator_.prepare(call, inputs_of(call, at.x), at.modulator, outermost ? call.routes : nullptr);
         write_values<Format>(*call.out, row_value{at.rows, d_model_}, call.tokens, d_model_,
                              finish<Format, std::remove_cvref_t<decltype(after)>>{call.to, after});
     }

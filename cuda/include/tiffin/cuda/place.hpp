@@ -61,9 +61,8 @@ struct place {
         } else if constexpr (kind == tensor_kind::table) {
             return load<Format, N>(row(s) + feature, count);
         } else if constexpr (kind == tensor_kind::vector) {
-            return s.numbers != nullptr
-                       ? load<f32, N>(static_cast<const float*>(s.numbers) + feature, count)
-                       : numbers(0.0f);
+            return s.numbers != nullptr ? load<f32, N>(static_cast<const float*>(s.numbers) + feature, count)
+                                        : numbers(0.0f);
         } else if constexpr (kind == tensor_kind::scalar) {
             return numbers(s.number);
         } else if constexpr (kind == tensor_kind::row_scale) {
@@ -101,12 +100,11 @@ private:
         const auto* const chosen = reinterpret_cast<const choice<float>*>(state(s));
         numbers total(0.0f);
         for (std::size_t i = 0; i < s.choices; ++i)
-            total = total + numbers(chosen[i].weight) *
-                                load<Format, N>(first +
-                                                    static_cast<std::size_t>(chosen[i].expert) *
-                                                        s.expert_step +
-                                                    feature,
-                                                count);
+            total =
+                total +
+                numbers(chosen[i].weight) *
+                    load<Format, N>(
+                        first + static_cast<std::size_t>(chosen[i].expert) * s.expert_step + feature, count);
         return total;
     }
     __device__ numbers low_rank(const slot& s) const {

@@ -73,8 +73,7 @@ struct map_body {
 
     __device__ void operator()(std::size_t t) const {
         if (!tokens.has(t)) return;
-        const auto* const experts =
-            reinterpret_cast<const std::int32_t*>(map.row(tokens.row(t), refused));
+        const auto* const experts = reinterpret_cast<const std::int32_t*>(map.row(tokens.row(t), refused));
         auto* const chosen = reinterpret_cast<choice<float>*>(state + t * stride);
         for (std::size_t i = 0; i < choices; ++i) chosen[i] = {experts[i], 1.0f};
     }
@@ -178,8 +177,7 @@ struct rank_body {
 
     __device__ void operator()(const warp& g, std::size_t item) const {
         constexpr std::size_t numbers = access<Format>;
-        const std::size_t r = item % rank, i = item / rank % chosen.choices,
-                          t = item / rank / chosen.choices;
+        const std::size_t r = item % rank, i = item / rank % chosen.choices, t = item / rank / chosen.choices;
         const auto e = static_cast<std::size_t>(chosen.of(t)[i].expert);
         const auto* const x = in.data + t * in.stride;
         const auto* const weights = a + (e * rank + r) * inputs;
@@ -219,7 +217,12 @@ public:
         groups.fill(*call.out, chosen, call.tokens, experts_);
         multiply(*call.out, most,
                  tiled_product<Format, entry_rows<Format>, entry_numbers>{
-                     a_, experts_, rank_, inputs_, groups.starts, most,
+                     a_,
+                     experts_,
+                     rank_,
+                     inputs_,
+                     groups.starts,
+                     most,
                      {in, groups.order, chosen.choices},
                      {groups.order, chosen.choices, rank_, z, chosen.stride}});
     }

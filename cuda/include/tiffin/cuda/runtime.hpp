@@ -16,9 +16,9 @@ namespace cuda_detail {
 
 // CUDA's refusal of something, in its own words.
 inline failure refused(cudaError_t code, std::string where, const std::string& what = "") {
-    return {errc::device, std::move(where),
-            what + (what.empty() ? "" : ": ") + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) +
-                ")"};
+    return {
+        errc::device, std::move(where),
+        what + (what.empty() ? "" : ": ") + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")"};
 }
 inline status checked(cudaError_t code, const char* where, const std::string& what = "") {
     if (code == cudaSuccess) return {};

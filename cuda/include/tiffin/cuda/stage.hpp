@@ -138,9 +138,9 @@ public:
         for_steps([&](const auto& step) {
             step.run(call, in, view, work);
             if (routes != nullptr && step.choices() > 0)
-                for_elements(*call.out, call.tokens.most * step.choices(),
-                             record_body{step.chosen(view.state, view.state_numbers),
-                                         std::exchange(routes, nullptr)});
+                for_elements(
+                    *call.out, call.tokens.most * step.choices(),
+                    record_body{step.chosen(view.state, view.state_numbers), std::exchange(routes, nullptr)});
         });
         return view;
     }

@@ -122,8 +122,7 @@ public:
     }
     void run(const device_call<Format>& call, const activations<Format>&,
              const stage_view<Format, Source>& view, std::byte*) const {
-        for_rows(*call.out, call.tokens.most,
-                 scale_body<Format, Source, First, Node>{node_, view, state_});
+        for_rows(*call.out, call.tokens.most, scale_body<Format, Source, First, Node>{node_, view, state_});
     }
 
 private:

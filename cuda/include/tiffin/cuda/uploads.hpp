@@ -44,7 +44,8 @@ public:
         std::vector<std::byte> here;
         if (on_device) {
             here.resize(bytes_of(given.type, count));
-            note(checked(cudaMemcpy(here.data(), given.data, here.size(), cudaMemcpyDeviceToHost), "weights"));
+            note(
+                checked(cudaMemcpy(here.data(), given.data, here.size(), cudaMemcpyDeviceToHost), "weights"));
             if (!outcome_) return nullptr;
             from.data = here.data();
         }
@@ -63,7 +64,8 @@ public:
             return nullptr;
         }
         held_.push_back(*std::move(memory));
-        note(checked(cudaMemcpy(held_.back().data(), from, count * sizeof(T), cudaMemcpyHostToDevice), "weights"));
+        note(checked(cudaMemcpy(held_.back().data(), from, count * sizeof(T), cudaMemcpyHostToDevice),
+                     "weights"));
         return outcome_ ? held_.back().as<T>() : nullptr;
     }
 

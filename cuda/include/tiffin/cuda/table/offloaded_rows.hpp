@@ -84,8 +84,9 @@ public:
         expected_ = {};
         if (!ids.empty())
             if (status s = fetch_->wait_on(stream); !s) return s.failure();
-        return gathered_rows{fetch_->rows(), options_.cached_rows + options_.tokens, shape_.row_bytes(), shape_.width,
-                             shape_.type,    {fetch_->index(), ids.size()}};
+        return gathered_rows{fetch_->rows(),     options_.cached_rows + options_.tokens,
+                             shape_.row_bytes(), shape_.width,
+                             shape_.type,        {fetch_->index(), ids.size()}};
     }
 
     // Waits for the fetches, and tells what went wrong since the last time.
@@ -105,20 +106,22 @@ public:
 
 private:
     basic_offloaded_rows(const table_shape& shape, const offload_options& options, int device,
-                   std::unique_ptr<cuda_detail::row_fetch<Store>> fetch)
+                         std::unique_ptr<cuda_detail::row_fetch<Store>> fetch)
         : shape_(shape), options_(options), device_(device), fetch_(std::move(fetch)) {}
 
     static result<basic_offloaded_rows> make_any(const table_shape& shape, const Store& store,
-                                           cuda_detail::registered_memory memory, const offload_options& options) {
+                                                 cuda_detail::registered_memory memory,
+                                                 const offload_options& options) {
         if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
-            return failure{errc::dtype, "table",
-                           "is " + std::string(name_of(shape.type)) + "; layers on a device read F32, BF16 or F16"};
+            return failure{
+                errc::dtype, "table",
+                "is " + std::string(name_of(shape.type)) + "; layers on a device read F32, BF16 or F16"};
         if (shape.rows > 0x7FFFFFFFu || options.cached_rows + options.tokens > 0x7FFFFFFFu)
             return failure{errc::size, "table", "has " + std::to_string(shape.rows) + " rows; ids are int32"};
         int device = 0;
         if (status s = cuda_detail::checked(cudaGetDevice(&device), "device"); !s) return s.failure();
-        auto fetch = std::make_unique<cuda_detail::row_fetch<Store>>(shape, store, std::move(memory), options.tokens,
-                                                              options.cached_rows);
+        auto fetch = std::make_unique<cuda_detail::row_fetch<Store>>(shape, store, std::move(memory),
+                                                                     options.tokens, options.cached_rows);
         if (status s = fetch->prepare(); !s) return s.failure();
         return basic_offloaded_rows(shape, options, device, std::move(fetch));
     }

@@ -19,19 +19,20 @@ struct offload_counters {
 
 // A cache of rows in slots, and one call's ids as they go through it. All pointers are the device's.
 //
-// The ids of a call are sorted; each different one has a number, `distinct`. It is a hit where `slot_of` knows
-// it, else a miss with a number of its own. A miss looks at `looks` slots that no other looks at and takes the
-// one used least, if that was used less often than itself and not by this call; else its row goes behind the
-// slots, for this call alone. So what is where depends on the ids alone, not on which thread came first.
+// The ids of a call are sorted; each different one has a number, `distinct`. It is a hit where `slot_of`
+// knows it, else a miss with a number of its own. A miss looks at `looks` slots that no other looks at and
+// takes the one used least, if that was used less often than itself and not by this call; else its row goes
+// behind the slots, for this call alone. So what is where depends on the ids alone, not on which thread came
+// first.
 struct row_cache {
     static constexpr std::uint32_t looks = 8;
     static constexpr std::int32_t nowhere = -1;
 
     // Of the table.
     std::uint32_t rows;
-    std::int32_t* slot_of;  // (rows): or nowhere
-    std::uint32_t* uses;    // (rows): calls that wanted it
-    std::int32_t* owner;    // (slots): the row there, or nowhere
+    std::int32_t* slot_of;        // (rows): or nowhere
+    std::uint32_t* uses;          // (rows): calls that wanted it
+    std::int32_t* owner;          // (slots): the row there, or nowhere
     unsigned long long* used_by;  // (slots): the last call
     std::uint32_t slots;
     offload_counters* counters;
@@ -43,9 +44,9 @@ struct row_cache {
     std::uint32_t *heads, *distinct;                 // (tokens): 1 where an id is new, and their sums
     std::uint32_t *missed, *misses;                  // (tokens): by distinct number, and their sums
     std::int32_t* target;                            // (tokens): by distinct number
-    std::int32_t* wanted;                            // (tokens + 1): how many rows are missing, then their ids
-    std::uint32_t* places;                           // (tokens): where each of them goes
-    std::int32_t* index;                             // (tokens): what is gathered
+    std::int32_t* wanted;   // (tokens + 1): how many rows are missing, then their ids
+    std::uint32_t* places;  // (tokens): where each of them goes
+    std::int32_t* index;    // (tokens): what is gathered
 };
 
 // The launches over all tokens of a call, in this order; between them the sort and the sums.

@@ -28,22 +28,26 @@ public:
     static result<registered_memory> make(const void* data, std::size_t bytes, const char* where) {
         registered_memory made;
         void* const host = const_cast<void*>(data);
-        if (const cudaError_t code = cudaHostRegister(host, bytes, cudaHostRegisterMapped); code != cudaSuccess) {
+        if (const cudaError_t code = cudaHostRegister(host, bytes, cudaHostRegisterMapped);
+            code != cudaSuccess) {
             static_cast<void>(cudaGetLastError());
             return refused(code, where, "cannot register " + std::to_string(bytes) + " bytes");
         }
         made.host_ = host;
-        if (status s = checked(cudaHostGetDevicePointer(&made.device_, host, 0), where); !s) return s.failure();
+        if (status s = checked(cudaHostGetDevicePointer(&made.device_, host, 0), where); !s)
+            return s.failure();
         return {std::move(made)};
     }
     static result<registered_memory> make(std::size_t bytes, const char* where) {
         registered_memory made;
-        if (const cudaError_t code = cudaHostAlloc(&made.host_, bytes, cudaHostAllocMapped); code != cudaSuccess) {
+        if (const cudaError_t code = cudaHostAlloc(&made.host_, bytes, cudaHostAllocMapped);
+            code != cudaSuccess) {
             static_cast<void>(cudaGetLastError());
             return refused(code, where, "no " + std::to_string(bytes) + " bytes of host memory");
         }
         made.own_ = true;
-        if (status s = checked(cudaHostGetDevicePointer(&made.device_, made.host_, 0), where); !s) return s.failure();
+        if (status s = checked(cudaHostGetDevicePointer(&made.device_, made.host_, 0), where); !s)
+            return s.failure();
         return {std::move(made)};
     }
     registered_memory(registered_memory&& other) noexcept { swap(other); }
@@ -87,9 +91,11 @@ public:
     }
 
     status prepare() {
-        if (status s = checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); !s) return s;
+        if (status s = checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); !s)
+            return s;
         for (cudaEvent_t* const event : {&asked_, &fetched_})
-            if (status s = checked(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"); !s) return s;
+            if (status s = checked(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"); !s)
+                return s;
         arena counted;
         lay_out(counted);
         auto memory = device_memory::make(counted.used(), "offloaded rows");
@@ -98,7 +104,8 @@ public:
         arena areas(memory_.data());
         lay_out(areas);
         if (table_.host() == nullptr) {
-            auto staged = registered_memory::make(std::max<std::size_t>(tokens_ * shape_.row_bytes(), 1), "rows read");
+            auto staged =
+                registered_memory::make(std::max<std::size_t>(tokens_ * shape_.row_bytes(), 1), "rows read");
             if (!staged) return staged.failure();
             table_ = *std::move(staged);
             auto list = registered_memory::make((tokens_ + 1) * sizeof(std::int32_t), "ids wanted");
@@ -117,7 +124,8 @@ public:
         return set(cache_.refused.key, 0xFF, sizeof(unsigned long long));
     }
 
-    // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too many.
+    // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too
+    // many.
     status run(std::span<const std::int32_t> ids, cudaStream_t after, bool age) {
         if (status s = checked(cudaEventRecord(asked_, after), "prefetch"); !s) return s;
         if (status s = checked(cudaStreamWaitEvent(stream_, asked_, 0), "prefetch"); !s) return s;
@@ -141,16 +149,21 @@ public:
                        "prefetch");
             out.refuse(cudaLaunchHostFunc(stream_, read_wanted, this), "prefetch");
         }
-        for_warps(out, c.tokens, fetch_body{table_.device(), by_id, shape_.row_bytes(), c.wanted, c.places, rows_});
+        for_warps(out, c.tokens,
+                  fetch_body{table_.device(), by_id, shape_.row_bytes(), c.wanted, c.places, rows_});
         if (out.going()) out.refuse(cudaEventRecord(fetched_, stream_), "prefetch");
         return out.outcome();
     }
-    status wait_on(cudaStream_t stream) { return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather"); }
+    status wait_on(cudaStream_t stream) {
+        return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather");
+    }
 
     // Waits; the first refused id since the last time, and what the store could not read.
     status finish(unsigned long long& key) {
         if (status s = checked(cudaStreamSynchronize(stream_), "prefetch"); !s) return s;
-        if (status s = checked(cudaMemcpy(&key, cache_.refused.key, sizeof key, cudaMemcpyDeviceToHost), "prefetch"); !s)
+        if (status s =
+                checked(cudaMemcpy(&key, cache_.refused.key, sizeof key, cudaMemcpyDeviceToHost), "prefetch");
+            !s)
             return s;
         if (status s = checked(cudaMemset(cache_.refused.key, 0xFF, sizeof key), "prefetch"); !s) return s;
         const std::lock_guard lock(mutex_);
@@ -176,19 +189,21 @@ private:
         c.used_by = areas.take<unsigned long long>(last);
         c.counters = areas.take<offload_counters>(1);
         c.refused.key = areas.take<unsigned long long>(1);
-        for (std::uint32_t** const numbers : {&c.keys, &c.sorted, &c.entries, &c.order, &c.heads, &c.distinct, &c.missed,
-                                              &c.misses, &c.places})
+        for (std::uint32_t** const numbers : {&c.keys, &c.sorted, &c.entries, &c.order, &c.heads, &c.distinct,
+                                              &c.missed, &c.misses, &c.places})
             *numbers = areas.take<std::uint32_t>(most);
         c.target = areas.take<std::int32_t>(most);
         c.wanted = areas.take<std::int32_t>(most + 1);
         c.index = areas.take<std::int32_t>(most);
         std::size_t sorting = 0, summing = 0;
         static_cast<void>(sort_into(nullptr, sorting, c, most));
-        static_cast<void>(cub::DeviceScan::InclusiveSum(nullptr, summing, c.heads, c.distinct, static_cast<int>(most)));
+        static_cast<void>(
+            cub::DeviceScan::InclusiveSum(nullptr, summing, c.heads, c.distinct, static_cast<int>(most)));
         scratch_bytes_ = std::max(sorting, summing);
         scratch_ = areas.take<std::byte>(scratch_bytes_);
     }
-    cudaError_t sort_into(std::byte* scratch, std::size_t& bytes, const row_cache& c, std::size_t tokens) const {
+    cudaError_t sort_into(std::byte* scratch, std::size_t& bytes, const row_cache& c,
+                          std::size_t tokens) const {
         return cub::DeviceRadixSort::SortPairs(scratch, bytes, c.keys, c.sorted, c.entries, c.order,
                                                static_cast<int>(tokens), 0,
                                                static_cast<int>(std::bit_width(c.rows)), stream_);
@@ -200,8 +215,9 @@ private:
     void sum(launches& out, const std::uint32_t* from, std::uint32_t* to, std::size_t tokens) {
         std::size_t bytes = scratch_bytes_;
         if (out.going())
-            out.refuse(cub::DeviceScan::InclusiveSum(scratch_, bytes, from, to, static_cast<int>(tokens), stream_),
-                       "cub::DeviceScan");
+            out.refuse(
+                cub::DeviceScan::InclusiveSum(scratch_, bytes, from, to, static_cast<int>(tokens), stream_),
+                "cub::DeviceScan");
     }
     // On the stream, by the host: what a store has to give.
     static void CUDART_CB read_wanted(void* self) {

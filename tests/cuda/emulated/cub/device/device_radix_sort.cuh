@@ -12,9 +12,9 @@
 namespace cub {
 
 struct DeviceRadixSort {
-    static cudaError_t SortPairs(void* memory, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted,
-                                 const std::uint32_t* values, std::uint32_t* in_order, int count, int, int end_bit,
-                                 cudaStream_t stream) {
+    static cudaError_t SortPairs(void* memory, std::size_t& bytes, const std::uint32_t* keys,
+                                 std::uint32_t* sorted, const std::uint32_t* values, std::uint32_t* in_order,
+                                 int count, int, int end_bit, cudaStream_t stream) {
         if (memory == nullptr) {
             bytes = static_cast<std::size_t>(count) * 8 + 1;
             return cudaSuccess;
@@ -24,8 +24,9 @@ struct DeviceRadixSort {
             const std::uint32_t mask = end_bit >= 32 ? ~0u : (1u << end_bit) - 1;
             std::vector<std::pair<std::uint32_t, std::uint32_t>> all;
             for (int i = 0; i < count; ++i) all.emplace_back(keys[i], values[i]);
-            std::stable_sort(all.begin(), all.end(),
-                             [=](const auto& a, const auto& b) { return (a.first & mask) < (b.first & mask); });
+            std::stable_sort(all.begin(), all.end(), [=](const auto& a, const auto& b) {
+                return (a.first & mask) < (b.first & mask);
+            });
             for (int i = 0; i < count; ++i) {
                 sorted[i] = all[static_cast<std::size_t>(i)].first;
                 in_order[i] = all[static_cast<std::size_t>(i)].second;

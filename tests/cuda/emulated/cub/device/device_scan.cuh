@@ -9,8 +9,8 @@
 namespace cub {
 
 struct DeviceScan {
-    static cudaError_t InclusiveSum(void* memory, std::size_t& bytes, const std::uint32_t* from, std::uint32_t* to,
-                                    int count, cudaStream_t stream = nullptr) {
+    static cudaError_t InclusiveSum(void* memory, std::size_t& bytes, const std::uint32_t* from,
+                                    std::uint32_t* to, int count, cudaStream_t stream = nullptr) {
         if (memory == nullptr) {
             bytes = static_cast<std::size_t>(count);
             return cudaSuccess;
