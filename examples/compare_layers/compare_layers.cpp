@@ -8,6 +8,9 @@
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
 #include "tables_in_file.hpp"
+#if defined(TIFFIN_EXAMPLE_CUDA)
+#    include "layers_on_device.hpp"
+#endif
 
 #include <unistd.h>
 
@@ -47,6 +50,7 @@ struct arguments {
     std::size_t tokens = 1024;
     std::size_t vocab = 4096;
     std::string tables = "memory";
+    std::string backend = "simd";
     double seconds = 0.3;
     int threads = 0;
 };
@@ -59,6 +63,7 @@ struct job {
     std::vector<float> x;           // (ids, d_model)
     tiffin::openmp execute;
     bool tables_in_file = false;
+    bool on_device = false;
     double seconds = 0;  // that a layer is timed for in a round
 };
 
@@ -160,6 +165,9 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         tiffin::workspace workspace;
         std::vector<float> y;
         std::size_t calls = 0;
+#if defined(TIFFIN_EXAMPLE_CUDA)
+        std::unique_ptr<layers_on_device> device;  // null: the layers run here
+#endif
 
         tiffin::token_inputs inputs(std::span<const std::int32_t> ids) {
             if (!file) return {.token_ids = ids};
@@ -178,43 +186,66 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     const auto& tables = held->given.tables;
     if (j.tables_in_file && std::find(tables.begin(), tables.end(), true) != tables.end())
         held->file = std::make_unique<tables_in_file>(held->given.tensors, tables, name);
-    r.copies = copies_for(4 * (r.cost.parameters - r.cost.table_parameters));
-    for (std::size_t i = 0; i < r.copies; ++i) {
-        progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
-        held->layers.push_back(tiffin::prepare(
-            block, held->file ? held->file->weights() : held->given.tensors, tiffin::simd{}, {.tokens = 0}));
-    }
-    held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
-    held->y.resize(std::min(batch, tokens) * d);
-    made.call = [held, &j, d](std::size_t first, std::size_t count) {
-        const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
-        const tiffin::matrix_view<float> y(held->y.data(), count, d);
-        std::as_const(held->layers[held->calls++ % held->layers.size()])(
-            x, held->inputs(std::span(j.ids).subspan(first, count)), y, held->workspace, j.execute);
-    };
-
-    made.choices = held->layers[0].choices();
-    made.experts = sizes.experts;
-    made.routes = [held, &j, d] {
-        const std::size_t k = held->layers[0].choices(), all = j.ids.size();
-        std::vector<tiffin::choice<float>> chosen(all * k);
-        for (std::size_t first = 0; first < all && k > 0; first += batch) {
-            const std::size_t count = std::min(batch, all - first);
+    const double dense_bytes = 4 * (r.cost.parameters - r.cost.table_parameters);
+    const auto run_here = [&] {
+        r.copies = copies_for(dense_bytes);
+        for (std::size_t i = 0; i < r.copies; ++i) {
+            progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
+            held->layers.push_back(tiffin::prepare(block,
+                                                   held->file ? held->file->weights() : held->given.tensors,
+                                                   tiffin::simd{}, {.tokens = 0}));
+        }
+        held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
+        held->y.resize(std::min(batch, tokens) * d);
+        made.call = [held, &j, d](std::size_t first, std::size_t count) {
             const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
             const tiffin::matrix_view<float> y(held->y.data(), count, d);
-            tiffin::token_inputs inputs = held->inputs(std::span(j.ids).subspan(first, count));
-            inputs.routes = chosen.data() + first * k;
-            std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
-        }
-        std::vector<std::int32_t> experts;
-        for (const tiffin::choice<float>& c : chosen) experts.push_back(c.expert);
-        return experts;
+            std::as_const(held->layers[held->calls++ % held->layers.size()])(
+                x, held->inputs(std::span(j.ids).subspan(first, count)), y, held->workspace, j.execute);
+        };
+
+        made.choices = held->layers[0].choices();
+        made.experts = sizes.experts;
+        made.routes = [held, &j, d] {
+            const std::size_t k = held->layers[0].choices(), all = j.ids.size();
+            std::vector<tiffin::choice<float>> chosen(all * k);
+            for (std::size_t first = 0; first < all && k > 0; first += batch) {
+                const std::size_t count = std::min(batch, all - first);
+                const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
+                const tiffin::matrix_view<float> y(held->y.data(), count, d);
+                tiffin::token_inputs inputs = held->inputs(std::span(j.ids).subspan(first, count));
+                inputs.routes = chosen.data() + first * k;
+                std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
+            }
+            std::vector<std::int32_t> experts;
+            for (const tiffin::choice<float>& c : chosen) experts.push_back(c.expert);
+            return experts;
+        };
     };
+#if defined(TIFFIN_EXAMPLE_CUDA)
+    if (j.on_device) {
+        progress(0.3, "moving weights to the device");
+        held->device = make_layers_on_device(
+            block, device_job{held->given.tensors, tables, dense_bytes, j.x, j.ids, d, batch});
+        r.copies = held->device->copies();
+        made.experts = sizes.experts;
+        made.choices = held->device->choices();
+        made.call = [held](std::size_t first, std::size_t count) { held->device->call(first, count); };
+        made.routes = [held] { return held->device->routes(); };
+    } else {
+        run_here();
+    }
+#else
+    run_here();
+#endif
 
     progress(0.6, "checking against the reference");
     const std::size_t sample = std::min<std::size_t>(tokens, 4);
     std::vector<float> exact(sample * d);
     made.call(0, sample);
+#if defined(TIFFIN_EXAMPLE_CUDA)
+    if (j.on_device) held->y = held->device->output(sample);
+#endif
     auto reference = tiffin::prepare(block, held->given.tensors, tiffin::reference{});
     reference(std::span(j.x).first(sample * d), std::span(j.ids).first(sample), exact, j.execute);
     float largest = 0, off = 0;
@@ -360,6 +391,7 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t d
                        {"vocab", j.vocab},
                        {"tokens", j.ids.size()},
                        {"distinct_ids", distinct},
+                       {"backend", args.backend},
                        {"threads", j.execute.concurrency()},
                        {"text", args.text.empty() ? "tiffin" : args.text}};
     for (const row& r : rows)
@@ -394,6 +426,9 @@ int run(const arguments& args) {
     const std::size_t distinct = std::set<std::int32_t>(j.ids.begin(), j.ids.end()).size();
     // Inputs as after a norm: for each token its own row of unit variance.
     j.tables_in_file = args.tables == "file";
+    j.on_device = args.backend == "cuda";
+    if (j.on_device && j.tables_in_file)
+        throw std::runtime_error("--backend cuda: takes --tables memory; rows from a file are for simd");
     j.seconds = args.seconds;
     j.x.resize(j.ids.size() * j.sizes.d_model);
     for (std::size_t t = 0; t < j.ids.size(); ++t)
@@ -468,9 +503,11 @@ int run(const arguments& args) {
         for (const contender& c : contenders) rows.push_back(c.result);
     }
     std::printf(
-        "%s: d_model %zu, d_ff %zu, f32, tables in %s | %zu of %zu tokens, vocabulary %zu | %zu threads\n\n",
-        j.sizes.name.c_str(), j.sizes.d_model, j.sizes.d_ff, args.tables.c_str(), j.ids.size(), text_tokens,
-        j.vocab, j.execute.concurrency());
+        "%s: %s, d_model %zu, d_ff %zu, f32, tables in %s | %zu of %zu tokens, vocabulary %zu | %zu "
+        "threads\n\n",
+        j.sizes.name.c_str(), args.backend.c_str(), j.sizes.d_model, j.sizes.d_ff,
+        j.on_device ? "device memory" : args.tables.c_str(), j.ids.size(), text_tokens, j.vocab,
+        j.execute.concurrency());
     print_table(rows, distinct);
     print_routing(routed);
     const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
@@ -510,6 +547,15 @@ int main(int argc, char** argv) {
            "memory, or file: token tables are written to a temporary file and mapped, and the rows of\n"
            "each call gathered from it")
         ->check(CLI::IsMember({"memory", "file"}))
+        ->capture_default_str();
+    std::vector<std::string> backends{"simd"};
+#if defined(TIFFIN_EXAMPLE_CUDA)
+    backends.push_back("cuda");
+#endif
+    app.add_option(
+           "--backend", args.backend,
+           "simd, or cuda in builds that have it: weights and tables on the device, each call waited for")
+        ->check(CLI::IsMember(backends))
         ->capture_default_str();
     app.add_option("--seconds", args.seconds, "That each layer is timed for, at least, in each of 14 rounds")
         ->check(CLI::Range(0.001, 3600.0))

@@ -14,6 +14,10 @@
 #include <string>
 #include <vector>
 
+namespace tiffin_test {
+
+// Not for the whole file: with `cuda` of tiffin's in sight, the code that nvcc generates does not find the
+// toolkit's.
 using namespace tiffin;
 
 namespace {
@@ -160,3 +164,5 @@ TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {
     blocks.shape = {10, 32};
     CHECK(offloaded_rows::make(blocks).failure().code == errc::dtype);
 }
+
+}  // namespace tiffin_test

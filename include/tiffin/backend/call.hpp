@@ -86,14 +86,15 @@ struct call_arguments {
     }
 };
 
-// Cuts a call's workspace into areas, each on a cache line. Without memory it only counts.
-class arena {
+// Cuts a call's workspace into areas, each on a border of `Line` bytes. Without memory it only counts.
+template <std::size_t Line>
+class basic_arena {
 public:
-    explicit arena(std::byte* memory = nullptr) noexcept : begin_(memory) {}
+    explicit basic_arena(std::byte* memory = nullptr) noexcept : begin_(memory) {}
     template <class T>
     T* take(std::size_t count) noexcept {
         std::byte* const at = begin_ ? begin_ + used_ : nullptr;
-        used_ += (count * sizeof(T) + 63) / 64 * 64;
+        used_ += (count * sizeof(T) + Line - 1) / Line * Line;
         return reinterpret_cast<T*>(at);
     }
     [[nodiscard]] std::byte* rest() const noexcept { return begin_ ? begin_ + used_ : nullptr; }
@@ -103,6 +104,8 @@ private:
     std::byte* begin_;
     std::size_t used_ = 0;
 };
+// On a cache line.
+using arena = basic_arena<64>;
 
 // Splits the tokens of a call among tasks where there is enough to do to pay for the hand-over.
 template <class Work>

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,22 +33,63 @@ inline call_needs needs_of(const binding& bound) {
             bound.given_width, bound.choices,  bound.reads_residual, bound.delay};
 }
 
-// A matrix beside x that a call must give, of x's rows and a width of its own.
-inline status check_beside(const matrix_view<const float>& given, const char* name, std::size_t width,
-                           const matrix_view<const float>& x, const matrix_view<float>& y) {
-    if (given.data == nullptr && x.rows > 0)
+// A matrix that a call must give, of one row a token and a width of its own.
+template <class T>
+status check_matrix(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width) {
+    if (given.data == nullptr && rows > 0)
         return failure{errc::size, name,
-                       "missing; the block reads it with shape (" + std::to_string(x.rows) + ", " +
+                       "missing; the block reads it with shape (" + std::to_string(rows) + ", " +
                            std::to_string(width) + ")"};
-    if (given.rows != x.rows || (given.cols != width && x.rows > 0))
+    if (given.rows != rows || (given.cols != width && rows > 0))
         return failure{errc::size, name,
                        "has shape (" + std::to_string(given.rows) + ", " + std::to_string(given.cols) +
-                           "); it must be (" + std::to_string(x.rows) + ", " + std::to_string(width) + ")"};
+                           "); it must be (" + std::to_string(rows) + ", " + std::to_string(width) + ")"};
     if (given.stride < width && given.rows > 1)
         return failure{errc::size, name,
                        "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
                            std::to_string(width)};
+    return {};
+}
+inline status check_beside(const matrix_view<const float>& given, const char* name, std::size_t width,
+                           const matrix_view<const float>& x, const matrix_view<float>& y) {
+    if (status s = check_matrix(given, name, x.rows, width); !s) return s;
     if (matrices_overlap(given, y)) return failure{errc::overlap, "y", std::string("overlaps ") + name};
+    return {};
+}
+
+// Token ids: one a token, or none where the block reads none.
+inline status check_ids_given(const call_needs& needs, std::size_t ids, std::size_t tokens) {
+    if (ids == tokens || (ids == 0 && needs.tables.empty())) return {};
+    return failure{errc::size, "token_ids",
+                   "has " + std::to_string(ids) + " ids for the " + std::to_string(tokens) + " tokens of x"};
+}
+
+inline status check_carried(const call_needs& needs, const carried_residuals* carried, std::size_t tokens) {
+    if (needs.delay == 0) return {};
+    if (carried == nullptr)
+        return failure{errc::size, "carried",
+                       "missing; a delayed block needs carried_residuals(" + std::to_string(needs.delay) +
+                           ", tokens, d_model)"};
+    return carried->check(needs.delay, tokens, needs.d_model);
+}
+
+// Whether a table that comes with the call is among those that came, for these tokens, in its format.
+inline status check_gathered_form(const gathered_table& table, std::span<const gathered_rows> all,
+                                  std::size_t tokens) {
+    if (table.number > all.size())
+        return failure{errc::size, table.name,
+                       "is to come with the call as table " + std::to_string(table.number) +
+                           " of `gathered`, which has " + std::to_string(all.size())};
+    const gathered_rows& rows = all[table.number - 1];
+    if (rows.type != table.type || rows.width != table.width)
+        return failure{errc::dtype, table.name,
+                       "was gathered as rows of " + std::to_string(rows.width) + " " +
+                           std::string(name_of(rows.type)) + "; the layer reads " +
+                           std::to_string(table.width) + " " + std::string(name_of(table.type))};
+    if (rows.index.size() != tokens)
+        return failure{errc::size, table.name,
+                       "was gathered for " + std::to_string(rows.index.size()) + " tokens; the call has " +
+                           std::to_string(tokens)};
     return {};
 }
 
@@ -57,13 +99,6 @@ inline status check_gathered(const gathered_table& table, const gathered_rows& r
     const auto refuse = [&](errc code, std::string what) {
         return failure{code, table.name, std::move(what)};
     };
-    if (rows.type != table.type || rows.width != table.width)
-        return refuse(errc::dtype, "was gathered as rows of " + std::to_string(rows.width) + " " +
-                                       std::string(name_of(rows.type)) + "; the layer reads " +
-                                       std::to_string(table.width) + " " + std::string(name_of(table.type)));
-    if (rows.index.size() != x.rows)
-        return refuse(errc::size, "was gathered for " + std::to_string(rows.index.size()) +
-                                      " tokens; the call has " + std::to_string(x.rows));
     for (std::size_t t = 0; t < x.rows; ++t)
         if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
             return refuse(errc::token_id, "index[" + std::to_string(t) +
@@ -88,22 +123,13 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
         return failure{
             errc::size, "y",
             "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
-    if (ids.size() != x.rows && !(ids.empty() && needs.tables.empty()))
-        return failure{
-            errc::size, "token_ids",
-            "has " + std::to_string(ids.size()) + " ids for the " + std::to_string(x.rows) + " tokens of x"};
+    if (status s = check_ids_given(needs, ids.size(), x.rows); !s) return s;
     if (needs.residual)
         if (status s = check_beside(inputs.residual, "residual", needs.d_model, x, y); !s) return s;
     if (needs.given_width != 0)
         if (status s = check_beside(inputs.per_layer_input, "per_layer_input", needs.given_width, x, y); !s)
             return s;
-    if (needs.delay != 0) {
-        if (inputs.carried == nullptr)
-            return failure{errc::size, "carried",
-                           "missing; a delayed block needs carried_residuals(" + std::to_string(needs.delay) +
-                               ", tokens, d_model)"};
-        if (status s = inputs.carried->check(needs.delay, x.rows, needs.d_model); !s) return s;
-    }
+    if (status s = check_carried(needs, inputs.carried, x.rows); !s) return s;
     for (const table_size& table : needs.tables)
         for (std::size_t i = 0; i < ids.size(); ++i)
             if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
@@ -111,10 +137,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
                                "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
                                    " lies outside its " + std::to_string(table.vocab) + " rows"};
     for (const gathered_table& table : needs.gathered) {
-        if (table.number > inputs.gathered.size())
-            return failure{errc::size, table.name,
-                           "is to come with the call as table " + std::to_string(table.number) +
-                               " of `gathered`, which has " + std::to_string(inputs.gathered.size())};
+        if (status s = check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         if (status s = check_gathered(table, inputs.gathered[table.number - 1], x, y); !s) return s;
     }
     const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);

@@ -1,5 +1,7 @@
-// The backend `cuda`, and the layers it prepares. Write tiffin::cuda: the toolkit has a namespace of that
-// name.
+// The backend `cuda`, and the layers it prepares.
+//
+// Write tiffin::cuda, and no `using namespace tiffin` at the outermost level of a file that nvcc reads: the
+// toolkit has a namespace ::cuda, which the code that nvcc generates names without the colons.
 #pragma once
 
 #include <tiffin/backend/backend.hpp>
@@ -149,6 +151,8 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     const unsigned long long none = refused_ids::none;
     const unsigned long long* const refused = up.copy(&none, 1);
     if (refused == nullptr) return up.outcome().failure();
+    // Copies may still be under way on the default stream, which `stream` need not wait for.
+    if (status s = checked(cudaStreamSynchronize(nullptr), "weights"); !s) return s.failure();
     made.blas_ = blas;
     made.weights_ = up.take();
     made.refused_ = std::move(made.weights_.back());
@@ -228,6 +232,7 @@ status layer<Block, cuda<Format>>::synchronise(cudaStream_t stream) const {
             checked(cudaMemcpy(refused_.data(), &none, sizeof none, cudaMemcpyHostToDevice), "synchronise");
         !s)
         return s;
+    if (status s = checked(cudaStreamSynchronize(nullptr), "synchronise"); !s) return s;
     return refusal_of(needs_, key);
 }
 

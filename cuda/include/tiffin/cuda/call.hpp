@@ -30,6 +30,9 @@ struct device_inputs {
 
 namespace cuda_detail {
 
+// Areas as cudaMalloc aligns them, and as cuBLASLt likes them.
+using device_arena = basic_arena<256>;
+
 // The first id, of a call or of a gathered table's index, that was found to lie outside its table: the
 // smallest key is kept. ~0: none.
 struct refused_ids {
@@ -139,7 +142,7 @@ struct gather_body {
     typename Format::storage* to;
 
     __device__ void operator()(std::size_t i) const {
-        const std::size_t t = i / from.cols, j = i % from.cols;
+        const auto [t, j] = divide(i, from.cols);
         if (tokens.has(t)) to[i] = from.row(tokens.row(t))[j];
     }
 };

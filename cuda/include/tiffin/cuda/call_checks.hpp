@@ -58,18 +58,7 @@ inline status check_memory(const void* data, const char* name, int device) {
 template <class T>
 status check_rows(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width,
                   int device) {
-    if (given.data == nullptr && rows > 0)
-        return failure{errc::size, name,
-                       "missing; the block reads it with shape (" + std::to_string(rows) + ", " +
-                           std::to_string(width) + ")"};
-    if (given.rows != rows || (given.cols != width && rows > 0))
-        return failure{errc::size, name,
-                       "has shape (" + std::to_string(given.rows) + ", " + std::to_string(given.cols) +
-                           "); it must be (" + std::to_string(rows) + ", " + std::to_string(width) + ")"};
-    if (given.stride < width && given.rows > 1)
-        return failure{errc::size, name,
-                       "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
-                           std::to_string(width)};
+    if (status s = detail::check_matrix(given, name, rows, width); !s) return s;
     return rows == 0 ? status{} : check_memory(given.data, name, device);
 }
 
@@ -94,10 +83,7 @@ status check_device_call(const call_needs& needs, int device,
     if (status s = check_rows(x, "x", x.rows, needs.d_model, device); !s) return s;
     if (status s = check_rows(y, "y", x.rows, needs.d_model, device); !s) return s;
     const auto& ids = inputs.token_ids;
-    if (ids.size() != x.rows && !(ids.empty() && needs.tables.empty()))
-        return failure{
-            errc::size, "token_ids",
-            "has " + std::to_string(ids.size()) + " ids for the " + std::to_string(x.rows) + " tokens of x"};
+    if (status s = detail::check_ids_given(needs, ids.size(), x.rows); !s) return s;
     if (!ids.empty())
         if (status s = check_memory(ids.data(), "token_ids", device); !s) return s;
     if (needs.residual) {
@@ -112,30 +98,12 @@ status check_device_call(const call_needs& needs, int device,
         if (views_overlap(inputs.per_layer_input, y))
             return failure{errc::overlap, "y", "overlaps per_layer_input"};
     }
-    if (needs.delay != 0) {
-        if (inputs.carried == nullptr)
-            return failure{errc::size, "carried",
-                           "missing; a delayed block needs carried_residuals(" + std::to_string(needs.delay) +
-                               ", tokens, d_model, memory of the device)"};
-        if (status s = inputs.carried->check(needs.delay, x.rows, needs.d_model); !s) return s;
-        if (x.rows > 0)
-            if (status s = check_memory(inputs.carried->slot(x.rows).data, "carried", device); !s) return s;
-    }
+    if (status s = detail::check_carried(needs, inputs.carried, x.rows); !s) return s;
+    if (needs.delay != 0 && x.rows > 0)
+        if (status s = check_memory(inputs.carried->slot(x.rows).data, "carried", device); !s) return s;
     for (const gathered_table& table : needs.gathered) {
-        if (table.number > inputs.gathered.size())
-            return failure{errc::size, table.name,
-                           "is to come with the call as table " + std::to_string(table.number) +
-                               " of `gathered`, which has " + std::to_string(inputs.gathered.size())};
+        if (status s = detail::check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];
-        if (rows.type != table.type || rows.width != table.width)
-            return failure{errc::dtype, table.name,
-                           "was gathered as rows of " + std::to_string(rows.width) + " " +
-                               std::string(name_of(rows.type)) + "; the layer reads " +
-                               std::to_string(table.width) + " " + std::string(name_of(table.type))};
-        if (rows.index.size() != x.rows)
-            return failure{errc::size, table.name,
-                           "was gathered for " + std::to_string(rows.index.size()) +
-                               " tokens; the call has " + std::to_string(x.rows)};
         if (x.rows == 0) continue;
         if (status s = check_memory(rows.data, table.name.c_str(), device); !s) return s;
         if (status s = check_memory(rows.index.data(), table.name.c_str(), device); !s) return s;

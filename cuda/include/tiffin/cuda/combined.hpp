@@ -28,12 +28,12 @@ void put_rows(const device_call<Format>& call, const float* rows, std::size_t wi
 template <codec Format>
 class pending_rows {
 public:
-    pending_rows(const device_call<Format>& call, std::size_t d_model, arena& areas) noexcept
+    pending_rows(const device_call<Format>& call, std::size_t d_model, device_arena& areas) noexcept
         : own_(areas.take<float>(call.tokens.most * d_model)), to_(call.to) {
         if (!call.to.wide && !std::same_as<Format, f32>) to_ = {own_, d_model, true};
     }
     static std::size_t bytes(std::size_t tokens, std::size_t d_model) noexcept {
-        arena areas;
+        device_arena areas;
         areas.take<float>(tokens * d_model);
         return areas.used();
     }
@@ -72,7 +72,7 @@ public:
         return pending_rows<Format>::bytes(tokens, d_model_) + most;
     }
     void run(const device_call<Format>& call) const {
-        arena areas(call.workspace);
+        device_arena areas(call.workspace);
         const pending_rows<Format> rows(call, d_model_, areas);
         device_call<Format> inner = call;
         inner.to = rows.to();
@@ -166,7 +166,7 @@ public:
         return pending_rows<Format>::bytes(tokens, d_model_) + inner_.workspace_bytes(tokens, workers);
     }
     void run(const device_call<Format>& call) const {
-        arena areas(call.workspace);
+        device_arena areas(call.workspace);
         auto* const sent = areas.take<float>(call.tokens.most * d_model_);
         device_call<Format> inner = call;
         inner.to = {sent, d_model_, true};
@@ -197,12 +197,12 @@ public:
     source_engine(const source_block<Source>& block, const binding& bound, uploads& up)
         : d_model_(bound.d_model), stage_(block.source, bound.tensors, {bound.d_model, bound.d_model}, up) {}
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
-        arena areas;
+        device_arena areas;
         areas.take<storage>(tokens * d_model_);
         return areas.used() + stage_.bytes(tokens);
     }
     void run(const device_call<Format>& call) const {
-        arena areas(call.workspace);
+        device_arena areas(call.workspace);
         auto* const x = areas.take<storage>(call.tokens.most * d_model_);
         stage_.run(call, inputs_of(call, x), areas.rest(), call.routes,
                    finish<Format, no_modulator::view>{call.to, {}});

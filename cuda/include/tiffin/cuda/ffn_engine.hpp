@@ -61,13 +61,13 @@ public:
 
     [[nodiscard]] std::size_t choices() const noexcept { return stage_.choices(); }
     [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
-        arena areas;
+        device_arena areas;
         lay_out(areas, tokens);
         return areas.used() + stage_.bytes(tokens);
     }
     view prepare(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
                  choice<float>* routes) const {
-        arena areas(memory);
+        device_arena areas(memory);
         float* const rows = lay_out(areas, call.tokens.most);
         const stage_view<Format, Modulator> made = stage_.prepare(call, in, areas.rest(), routes);
         if constexpr (multiplies) {
@@ -82,7 +82,7 @@ public:
     }
 
 private:
-    float* lay_out(arena& areas, std::size_t tokens) const noexcept {
+    float* lay_out(device_arena& areas, std::size_t tokens) const noexcept {
         return areas.take<float>(multiplies ? tokens * d_model_ : 0);
     }
 
@@ -168,13 +168,13 @@ public:
     }
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
-        arena all;
+        device_arena all;
         lay_out(all, tokens);
         return all.used() + std::max(hidden_.bytes(tokens), output_.bytes(tokens));
     }
 
     void run(const device_call<Format>& call) const {
-        arena all(call.workspace);
+        device_arena all(call.workspace);
         const areas at = lay_out(all, call.tokens.most);
         std::byte* const work = all.rest();
         choice<float>* routes = call.routes;
@@ -201,7 +201,7 @@ private:
         float* rows;  // before the norm, of few tokens
         std::byte* after;
     };
-    areas lay_out(arena& all, std::size_t tokens) const noexcept {
+    areas lay_out(device_arena& all, std::size_t tokens) const noexcept {
         auto* const x = all.take<storage>(tokens * d_model_);
         auto* const hidden = all.take<storage>(tokens * d_ff_);
         auto* const rows = all.take<float>(has_norm<Block> ? std::min(tokens, few_tokens) * d_model_ : 0);

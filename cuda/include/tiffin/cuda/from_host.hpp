@@ -153,6 +153,8 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
     auto* const out = there.template room<storage>(tokens * width);
     const std::size_t bytes = held_.workspace_bytes(tokens);
     auto* const memory = there.template room<std::byte>(bytes);
+    there.note(cuda_detail::checked(cudaStreamSynchronize(nullptr),
+                                    "call"));  // copies end before other streams begin
     if (!there.outcome()) return there.outcome();
     there.note(held_.try_call(in, given, matrix_view<storage>(out, tokens, width), {memory, bytes}, stream_));
     there.note(held_.synchronise(stream_));

@@ -67,7 +67,7 @@ struct grouped_entries {
     std::byte* sorting;
     std::size_t sorting_bytes;
 
-    static grouped_entries lay_out(arena& areas, std::size_t count, std::size_t experts) noexcept {
+    static grouped_entries lay_out(device_arena& areas, std::size_t count, std::size_t experts) noexcept {
         grouped_entries g{};
         g.order = areas.take<std::uint32_t>(count);
         g.starts = areas.take<std::uint32_t>(experts + 1);

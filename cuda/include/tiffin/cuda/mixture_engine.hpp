@@ -90,9 +90,9 @@ public:
     }
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        arena areas;
+        device_arena areas;
         lay_out(areas, tokens);
-        arena routing;
+        device_arena routing;
         routing.take<storage>(tokens * d_model_);
         std::size_t most = routing.used() + route_.bytes(tokens);
         for (const auto& e : experts_) most = std::max(most, e.workspace_bytes(tokens, workers));
@@ -102,12 +102,12 @@ public:
     }
 
     void run(const device_call<Format>& call) const {
-        arena areas(call.workspace);
+        device_arena areas(call.workspace);
         const memory at = lay_out(areas, call.tokens.most);
         const std::size_t k = route_.choices(), most = call.tokens.most;
         const chosen_experts chosen{at.chosen, 2 * k, k};
         {
-            arena routing(areas.rest());
+            device_arena routing(areas.rest());
             auto* const x = routing.take<storage>(call.tokens.most * d_model_);
             activations<Format> in{};
             if constexpr (learned_router<Router>) in = inputs_of(call, x);
@@ -146,7 +146,7 @@ private:
         float* entries;  // a row an entry, before its weight
         float* shared;
     };
-    memory lay_out(arena& areas, std::size_t tokens) const noexcept {
+    memory lay_out(device_arena& areas, std::size_t tokens) const noexcept {
         const std::size_t most = tokens * route_.choices();
         auto* const chosen = areas.take<float>(2 * most);
         const grouped_entries<Format> groups = grouped_entries<Format>::lay_out(areas, most, experts_.size());

@@ -32,12 +32,12 @@ public:
           modulator_(block.modulator, block.fusion, bound, up) {}
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        arena areas;
+        device_arena areas;
         lay_out(areas, tokens);
         return areas.used() + base_.workspace_bytes(tokens, workers);
     }
     void run(const device_call<Format>& call) const {
-        arena areas(call.workspace);
+        device_arena areas(call.workspace);
         const memory_of_a_call at = lay_out(areas, call.tokens.most);
         device_call<Format> inner = call;
         inner.workspace = areas.rest();
@@ -57,7 +57,7 @@ private:
         storage* x;
         std::byte* modulator;
     };
-    memory_of_a_call lay_out(arena& areas, std::size_t tokens) const noexcept {
+    memory_of_a_call lay_out(device_arena& areas, std::size_t tokens) const noexcept {
         auto* const rows = areas.take<float>(tokens * d_model_);
         auto* const x = areas.take<storage>(tokens * d_model_);
         return {rows, x, areas.take<std::byte>(modulator_.bytes(tokens))};

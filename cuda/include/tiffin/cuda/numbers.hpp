@@ -121,6 +121,17 @@ TIFFIN_HD pack<N> apply(const Formula& formula, const std::same_as<pack<N>> auto
         return by_lane<N>(formula, in...);
 }
 
+// A quotient and what remains. A device divides 64 bits in a hundred steps, 32 in twenty.
+struct divided {
+    std::size_t quotient;
+    std::size_t remainder;
+};
+TIFFIN_HD inline divided divide(std::size_t a, std::size_t b) {
+    if ((a | b) >> 32 != 0) return {a / b, a % b};
+    const auto small = static_cast<std::uint32_t>(a), by = static_cast<std::uint32_t>(b);
+    return {small / by, small % by};
+}
+
 // The numbers that a thread reads in one access of 16 bytes.
 template <codec Format>
 inline constexpr std::size_t access = 16 / sizeof(typename Format::storage);

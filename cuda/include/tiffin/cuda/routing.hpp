@@ -200,7 +200,7 @@ public:
         : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(a.shape[2]), a_(up.numbers<Format>(a)) {}
     [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
     [[nodiscard]] std::size_t bytes(std::size_t tokens, std::size_t choices) const noexcept {
-        arena areas;
+        device_arena areas;
         grouped_entries<Format>::lay_out(areas, tokens * choices, experts_);
         return areas.used();
     }
@@ -211,7 +211,7 @@ public:
                       rank_body<Format>{in, a_, chosen, rank_, inputs_, z, chosen.stride});
             return;
         }
-        arena areas(memory);
+        device_arena areas(memory);
         const std::size_t most = call.tokens.most * chosen.choices;
         const grouped_entries<Format> groups = grouped_entries<Format>::lay_out(areas, most, experts_);
         groups.fill(*call.out, chosen, call.tokens, experts_);

@@ -44,7 +44,8 @@ struct value_body {
     __device__ void operator()(std::size_t item) const {
         constexpr std::size_t numbers = access<Format>;
         const std::size_t chunks = (features + numbers - 1) / numbers;
-        const std::size_t t = item / chunks, feature = item % chunks * numbers;
+        const auto [t, chunk] = divide(item, chunks);
+        const std::size_t feature = chunk * numbers;
         if (!tokens.has(t)) return;
         const std::size_t count = features - feature < numbers ? features - feature : numbers;
         write(t, feature, value.template at<numbers>(t, feature, count), count);
@@ -126,7 +127,7 @@ public:
     [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
         std::size_t most = products_.bytes(tokens);
         for_steps([&](const auto& step) { most = std::max(most, step.bytes(tokens)); });
-        return state_bytes(tokens) + (most + 63) / 64 * 64;
+        return state_bytes(tokens) + (most + 255) / 256 * 256;
     }
 
     // Computes what is needed once a token. `routes`: where to record the first router's choices, or null.

@@ -190,19 +190,19 @@ public:
     template <class View>
     void run(const device_call<Format>& call, const activations<Format>& in, const View& view,
              std::byte* memory) const {
-        const arena areas = buffers(memory, call.tokens.most);
-        run_from<0>(call, in, view.state + state_, view.state_numbers, arena(memory), areas.rest());
+        const device_arena areas = buffers(memory, call.tokens.most);
+        run_from<0>(call, in, view.state + state_, view.state_numbers, device_arena(memory), areas.rest());
     }
 
 private:
-    [[nodiscard]] arena buffers(std::byte* memory, std::size_t tokens) const noexcept {
-        arena areas(memory);
+    [[nodiscard]] device_arena buffers(std::byte* memory, std::size_t tokens) const noexcept {
+        device_arena areas(memory);
         for (std::size_t i = 1; i < count; ++i) areas.take<storage>(tokens * widths_[i]);
         return areas;
     }
     template <std::size_t I>
     void run_from(const device_call<Format>& call, const activations<Format>& in, float* state,
-                  std::size_t stride, arena areas, std::byte* rest) const {
+                  std::size_t stride, device_arena areas, std::byte* rest) const {
         if constexpr (I + 1 == count) {
             std::get<I>(stages_).run(call, in, rest, nullptr, row_write<f32>{state, stride});
         } else {

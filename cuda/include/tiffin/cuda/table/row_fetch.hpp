@@ -72,8 +72,7 @@ private:
     bool own_ = false;
 };
 
-// (A template for nvcc 13, which registers the kernels of an inline function that nobody calls, but not their
-// types. So is offloaded_rows.)
+// (A template, as offloaded_rows is, so that CUB is compiled for those who fetch rows and for nobody else.)
 template <row_store Store>
 class row_fetch {
 public:
@@ -96,12 +95,12 @@ public:
         for (cudaEvent_t* const event : {&asked_, &fetched_})
             if (status s = checked(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "event"); !s)
                 return s;
-        arena counted;
+        device_arena counted;
         lay_out(counted);
         auto memory = device_memory::make(counted.used(), "offloaded rows");
         if (!memory) return memory.failure();
         memory_ = *std::move(memory);
-        arena areas(memory_.data());
+        device_arena areas(memory_.data());
         lay_out(areas);
         if (table_.host() == nullptr) {
             auto staged =
@@ -121,7 +120,8 @@ public:
         if (status s = set(cache_.uses, 0, shape_.rows * sizeof(std::uint32_t)); !s) return s;
         if (status s = set(cache_.used_by, 0, last * sizeof(unsigned long long)); !s) return s;
         if (status s = set(cache_.counters, 0, sizeof(offload_counters)); !s) return s;
-        return set(cache_.refused.key, 0xFF, sizeof(unsigned long long));
+        if (status s = set(cache_.refused.key, 0xFF, sizeof(unsigned long long)); !s) return s;
+        return checked(cudaStreamSynchronize(nullptr), "offloaded rows");  // before the stream of this begins
     }
 
     // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too
@@ -166,6 +166,7 @@ public:
             !s)
             return s;
         if (status s = checked(cudaMemset(cache_.refused.key, 0xFF, sizeof key), "prefetch"); !s) return s;
+        if (status s = checked(cudaStreamSynchronize(nullptr), "prefetch"); !s) return s;
         const std::lock_guard lock(mutex_);
         return std::exchange(read_outcome_, status());
     }
@@ -177,7 +178,7 @@ public:
     [[nodiscard]] const std::int32_t* index() const noexcept { return cache_.index; }
 
 private:
-    void lay_out(arena& areas) {
+    void lay_out(device_arena& areas) {
         const std::size_t last = std::max<std::size_t>(slots_, 1), most = std::max<std::size_t>(tokens_, 1);
         row_cache& c = cache_;
         c.rows = static_cast<std::uint32_t>(shape_.rows);
