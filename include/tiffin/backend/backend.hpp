@@ -41,6 +41,23 @@ private:
     aligned_buffer buffer_;
 };
 
+namespace detail {
+
+// The most of so many tokens that an engine computes in `room` bytes; 0 where not even one fits.
+template <class Engine>
+std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t workers,
+                           std::size_t room) noexcept {
+    if (engine.workspace_bytes(tokens, workers) <= room) return tokens;
+    std::size_t fits = 0;
+    while (tokens - fits > 1) {
+        const std::size_t middle = fits + (tokens - fits) / 2;
+        (engine.workspace_bytes(middle, workers) <= room ? fits : tokens) = middle;
+    }
+    return fits;
+}
+
+}  // namespace detail
+
 // A block with its weights, ready to run: y = block(x, inputs).
 //
 // Shapes: x and y (T, d_model) f32, one token a row; inputs: token ids (T) int32, or empty where the
@@ -158,15 +175,7 @@ status layer<Block, Backend>::run(matrix_view<const float> x, const token_inputs
         return failure{errc::workspace, "workspace",
                        "has " + std::to_string(memory.size()) + " bytes; one token needs " +
                            std::to_string(workspace_bytes(1, 1))};
-    std::size_t tokens = x.rows;
-    if (engine_.workspace_bytes(tokens, workers) > room) {
-        std::size_t fits = 1;
-        while (tokens - fits > 1) {
-            const std::size_t middle = fits + (tokens - fits) / 2;
-            (engine_.workspace_bytes(middle, workers) <= room ? fits : tokens) = middle;
-        }
-        tokens = fits;
-    }
+    const std::size_t tokens = detail::fitting_tokens(engine_, x.rows, workers, room);
     const auto piece_of = [](const matrix_view<const float>& m, std::size_t first, std::size_t count) {
         return m.data ? m.rows_from(first, count) : m;
     };

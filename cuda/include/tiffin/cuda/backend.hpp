@@ -110,7 +110,6 @@ private:
     layer(call_needs needs, engine_type engine) : needs_(std::move(needs)), engine_(std::move(engine)) {}
     status run(const matrix_view<const storage>& x, const inputs_type& inputs, const matrix_view<storage>& y,
                std::span<std::byte> memory, cudaStream_t stream) const;
-    [[nodiscard]] std::size_t fitting(std::size_t tokens, std::size_t bytes) const noexcept;
 
     call_needs needs_;
     engine_type engine_;
@@ -165,17 +164,6 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
 }
 
 template <class Block, codec Format>
-std::size_t layer<Block, cuda<Format>>::fitting(std::size_t tokens, std::size_t bytes) const noexcept {
-    if (engine_.workspace_bytes(tokens, 1) <= bytes) return tokens;
-    std::size_t fits = 0;
-    while (tokens - fits > 1) {
-        const std::size_t middle = fits + (tokens - fits) / 2;
-        (engine_.workspace_bytes(middle, 1) <= bytes ? fits : tokens) = middle;
-    }
-    return fits;
-}
-
-template <class Block, codec Format>
 status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, const inputs_type& inputs,
                                        const matrix_view<storage>& y, std::span<std::byte> memory,
                                        cudaStream_t stream) const {
@@ -186,7 +174,7 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (256 - address % 256) % 256;
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
-    const std::size_t tokens = fitting(x.rows, room);
+    const std::size_t tokens = detail::fitting_tokens(engine_, x.rows, 1, room);
     if (tokens == 0)
         return failure{errc::workspace, "workspace",
                        "has " + std::to_string(memory.size()) + " bytes of device memory; one token needs " +

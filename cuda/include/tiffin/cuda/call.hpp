@@ -46,7 +46,7 @@ struct refused_ids {
     }
 };
 
-// The tokens of a launch: of at most `most`, those below *count where there is a count on the device.
+// The tokens of a launch: of at most `most`, those below span[1] where there is a span.
 // Token i is row rows[i] of the call, i itself where there are no rows.
 struct token_range {
     std::size_t most;

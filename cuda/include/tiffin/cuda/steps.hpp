@@ -218,6 +218,17 @@ private:
     std::size_t state_ = 0;
 };
 
+// The step of a node itself, where it norms a row. (Not a lambda below: nvcc 12 would look at both branches.)
+template <codec Format, source_policy Source, std::size_t First, composite_source S>
+auto step_of_norm([[maybe_unused]] const S& s, [[maybe_unused]] std::span<const tensor_view> own,
+                  [[maybe_unused]] const stage_sizes& sizes, [[maybe_unused]] uploads& up) {
+    if constexpr (row_normed_source<S>)
+        return std::tuple<norm_step<Format, Source, First, S>>(
+            norm_step<Format, Source, First, S>(s, own, sizes, up));
+    else
+        return std::tuple<>();
+}
+
 // The steps of all nodes of the tree below s, itself in the tree of Source: parts before what they are
 // part of.
 template <codec Format, source_policy Source, std::size_t First = 0, source_policy S = Source>
@@ -230,16 +241,9 @@ auto make_steps(const S& s, std::span<const tensor_view> tensors, const stage_si
     } else if constexpr (composite_source<S>) {
         return [&]<std::size_t... I>(std::index_sequence<I...>) {
             const auto& parts = s.parts();
-            const auto of_node = [&] {
-                if constexpr (row_normed_source<S>)
-                    return std::tuple<norm_step<Format, Source, First, S>>(
-                        norm_step<Format, Source, First, S>(s, own, sizes, up));
-                else
-                    return std::tuple<>();
-            };
             return std::tuple_cat(make_steps<Format, Source, First + part_offset<S, I>()>(
                                       std::get<I>(parts), tensors, sizes, up)...,
-                                  of_node());
+                                  step_of_norm<Format, Source, First>(s, own, sizes, up));
         }
         (part_indices<S>{});
     } else {
