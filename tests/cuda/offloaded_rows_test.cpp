@@ -165,4 +165,18 @@ TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {
     CHECK(offloaded_rows::make(blocks).failure().code == errc::dtype);
 }
 
+#if defined(TIFFIN_CUDA_ON_HOST)
+TEST_CASE_FIXTURE(table_fixture, "a prefetch that failed is not taken for one that is under way") {
+    auto rows = offloaded_rows::make(view, {.tokens = 4, .cached_rows = 8}).or_throw();
+    const std::vector<std::int32_t> ids{4, 9};
+    auto there = cuda_detail::device_memory::make(sizeof(std::int32_t) * 2, "test").or_throw();
+    REQUIRE(cudaMemcpy(there.data(), ids.data(), there.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    const std::span<const std::int32_t> given(there.as<std::int32_t>(), 2);
+    emulated::device().next_launch = cudaErrorInvalidConfiguration;
+    CHECK_FALSE(rows.prefetch(given, stream).ok());
+    CHECK(rows.gather(given, stream).ok());
+    CHECK(rows.counts().or_throw().misses == 2);  // fetched by gather()
+}
+#endif
+
 }  // namespace tiffin_test

@@ -68,14 +68,14 @@ public:
             return failure{errc::size, "ids",
                            "has " + std::to_string(ids.size()) + " ids; there is room for " +
                                std::to_string(options_.tokens) + " of a call"};
-        expected_ = ids;
+        expected_ = {};  // until these are on their way
         if (ids.empty()) return {};
         if (status s = cuda_detail::check_memory(ids.data(), "ids", device_); !s) return s;
-        if (options_.cached_rows > 0 && (since_aged_ += ids.size()) > 16 * options_.cached_rows) {
-            since_aged_ = 0;
-            return fetch_->run(ids, stream, true);
-        }
-        return fetch_->run(ids, stream, false);
+        const bool age = options_.cached_rows > 0 && (since_aged_ += ids.size()) > 16 * options_.cached_rows;
+        if (age) since_aged_ = 0;
+        if (status s = fetch_->run(ids, stream, age); !s) return s;
+        expected_ = ids;
+        return {};
     }
     // The rows of a call: of the last prefetch if it was of these ids, else fetched now.
     result<gathered_rows> gather(std::span<const std::int32_t> ids, cudaStream_t stream) {
