@@ -30,12 +30,12 @@ public:
         mapping.file_ = *std::move(opened);
         const auto size = mapping.file_.size();
         if (!size) return size.failure();
-        if (*size == 0) return mapping;
+        if (*size == 0) return {std::move(mapping)};
         void* const at = ::mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, mapping.file_.descriptor(), 0);
         if (at == MAP_FAILED)
             return mapping.file_.refuse("the file cannot be mapped: " + detail::last_reason());
         mapping.bytes_ = {static_cast<const std::byte*>(at), static_cast<std::size_t>(*size)};
-        return mapping;
+        return {std::move(mapping)};
     }
     file_mapping() = default;
     file_mapping(file_mapping&& other) noexcept { *this = std::move(other); }

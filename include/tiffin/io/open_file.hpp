@@ -35,7 +35,7 @@ public:
         file.path_ = path.string();
         file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
         if (file.descriptor_ < 0) return file.refuse("the file cannot be opened: " + detail::last_reason());
-        return file;
+        return {std::move(file)};
     }
     open_file() = default;
     open_file(open_file&& other) noexcept { *this = std::move(other); }

@@ -126,7 +126,7 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
     file.data_size_ = data_size;
     file.metadata_ = std::move(header.metadata);
     file.label_ = std::move(label);
-    return file;
+    return {std::move(file)};
 }
 
 template <class Take>
