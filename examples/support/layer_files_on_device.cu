@@ -1,7 +1,6 @@
 #include "layer_files_on_device.hpp"
 
 #include <tiffin/cuda.hpp>
-#include <tiffin/cuda/any_block.hpp>
 #include <tiffin/io/layer_file.hpp>
 
 tiffin::result<tiffin::any_layer> open_layer_on_device(const std::filesystem::path& path,

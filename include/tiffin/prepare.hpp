@@ -21,6 +21,13 @@ struct prepare_options {
 
 namespace detail {
 
+// Gives a layer its own workspace.
+inline void reserve(layer_of_any_block& prepared, std::size_t workers, const prepare_options& options) {
+    std::size_t tokens = options.tokens;
+    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
+    prepared.reserve(tokens);
+}
+
 template <class Block, class Backend>
 result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
                                            const prepare_options& options) {
@@ -32,9 +39,7 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
     if (workers == 0) workers = std::thread::hardware_concurrency();
     if (workers == 0) workers = 1;
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
-    std::size_t tokens = options.tokens;
-    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
-    prepared.reserve(tokens);
+    reserve(prepared, workers, options);
     return {std::move(prepared)};
 }
 

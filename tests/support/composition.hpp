@@ -54,26 +54,44 @@ inline float given_of(std::int32_t token_id, std::size_t feature) noexcept {
 // Computes the expectations of one token, x and y of d_model numbers.
 using oracle = std::function<void(const float* x, std::int32_t token_id, expectation* y)>;
 
-template <order Order, class Block>
-oracle make_oracle(const Block& block, const tiffin::weights& given) {
+// A block evaluated for one token in numbers that know their error.
+template <order Order>
+struct evaluation {
     using number = bounded<Order>;
-    tiffin::binding bound = tiffin::bind_weights(block, given).or_throw();
-    const std::size_t d_model = bound.d_model, given_width = bound.given_width;
-    const typename tiffin::reference<number>::template engine<Block> engine(block, std::move(bound));
-    return [=](const float* x, std::int32_t token_id, expectation* y) {
-        std::vector<number> in, residual, beside, out(d_model), scratch(engine.scratch());
+
+    std::size_t d_model;
+    std::size_t given_width;
+    std::size_t scratch;
+    std::function<void(const tiffin::token_arguments<number>&, const number* x, number* y, number* scratch)>
+        evaluate;
+
+    void operator()(const float* x, std::int32_t token_id, expectation* y) const {
+        std::vector<number> in, residual, beside, out(d_model), between(scratch);
         for (std::size_t i = 0; i < d_model; ++i) in.emplace_back(x[i]);
         for (std::size_t i = 0; i < d_model; ++i) residual.emplace_back(residual_of(x[i]));
         for (std::size_t i = 0; i < given_width; ++i) beside.emplace_back(given_of(token_id, i));
         route_is_uncertain = false;
-        engine.evaluate_token({token_id, residual.data(), beside.data()}, in.data(), out.data(),
-                              scratch.data());
+        evaluate({token_id, residual.data(), beside.data()}, in.data(), out.data(), between.data());
         for (std::size_t i = 0; i < d_model; ++i) {
             y[i] = {out[i].value(), out[i].low(), out[i].high(), out[i].nan()};
             // Rounding may lead the token elsewhere, and then anything may come out.
             if (route_is_uncertain) y[i] = {out[i].value(), -HUGE_VALF, HUGE_VALF, nan_result::possible};
         }
-    };
+    }
+};
+
+template <order Order, class Block>
+oracle make_oracle(const Block& block, const tiffin::weights& given) {
+    using number = bounded<Order>;
+    tiffin::binding bound = tiffin::bind_weights(block, given).or_throw();
+    const std::size_t d_model = bound.d_model, given_width = bound.given_width;
+    const auto engine = std::make_shared<const typename tiffin::reference<number>::template engine<Block>>(
+        block, std::move(bound));
+    return evaluation<Order>{
+        d_model, given_width, engine->scratch(),
+        [engine](const tiffin::token_arguments<number>& token, const number* x, number* y, number* scratch) {
+            engine->evaluate_token(token, x, y, scratch);
+        }};
 }
 
 // One way of computing a composition, and how its sums are ordered.

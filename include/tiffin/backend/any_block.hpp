@@ -1,17 +1,18 @@
 // A block whose kind is known only at run time, inside others or by itself.
 #pragma once
 
+#include <tiffin/backend/any_engine.hpp>
 #include <tiffin/backend/binding.hpp>
-#include <tiffin/backend/eigen/eigen.hpp>
-#include <tiffin/backend/fused/engine.hpp>
+#include <tiffin/backend/call.hpp>
+#include <tiffin/backend/engine/combined.hpp>
 #include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/backend/simd/simd.hpp>
 
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,58 +20,18 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// What a block is computed with in a backend: the machine of its fused stages, or the reference.
-template <class Backend>
-struct machine_of {
-    using type = void;
-};
-template <class Weights, class Tables, class Activations, class Arch>
-struct machine_of<simd<Weights, Tables, Activations, Arch>> {
-    using type = simd_detail::machine<Weights, Tables, Activations, Arch>;
-};
-template <>
-struct machine_of<eigen> {
-    using type = eigen_detail::machine;
-};
-
-// How the engines of a backend are made and called. A backend with memory of its own has one of its own.
-template <class Backend>
-struct engines_of {
+// Where the engines of a backend run (see backend/engine/engine_of.hpp); the reference has no engines.
+struct no_target {
     using call = call_arguments;
-    struct preparation {};
-    template <class Block>
-    using engine = fused_detail::engine_of<typename machine_of<Backend>::type, Block>;
-    template <class Engines>
-    using branches = fused_detail::branches_engine<typename machine_of<Backend>::type, Engines>;
-
-    template <class Block>
-    static engine<Block> make(const Block& block, const binding& bound, preparation&) {
-        return engine<Block>(block, bound);
-    }
+    using preparation = std::tuple<>;
 };
-
-// A prepared block of any kind in one backend.
 template <class Backend>
-class any_engine {
-public:
-    virtual ~any_engine() = default;
-    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept = 0;
-    virtual void run(const typename engines_of<Backend>::call& call) const = 0;
+struct target_of {
+    using type = typename Backend::target;
 };
-
-template <class Backend, class Block>
-class held_engine final : public any_engine<Backend> {
-public:
-    held_engine(const Block& block, const binding& bound, typename engines_of<Backend>::preparation& how)
-        : engine_(engines_of<Backend>::make(block, bound, how)) {}
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
-                                              std::size_t workers) const noexcept override {
-        return engine_.workspace_bytes(tokens, workers);
-    }
-    void run(const typename engines_of<Backend>::call& call) const override { engine_.run(call); }
-
-private:
-    typename engines_of<Backend>::template engine<Block> engine_;
+template <class Number>
+struct target_of<reference<Number>> {
+    using type = no_target;
 };
 
 }  // namespace detail
@@ -81,7 +42,8 @@ private:
 // Precondition of all but construction and assignment: it holds a block.
 template <class Backend>
 class any_block {
-    using engines = detail::engines_of<Backend>;
+    using target = typename detail::target_of<Backend>::type;
+    using any_engine = detail::any_engine<typename target::call>;
     struct interface;
     template <class Block>
     struct holder;
@@ -99,20 +61,19 @@ public:
     result<binding> bind(binder& from, const std::string& prefix, const detail::size_seen& outer) const {
         return held_->bind(from, prefix, outer);
     }
-    template <class Machine>
+    template <class Target>
     class engine {
     public:
-        engine(const any_block& block, const binding& bound, typename engines::preparation& how)
-            : made_(block.held_->make(bound, how)) {}
-        engine(const any_block& block, const binding& bound, typename engines::preparation&& how = {})
-            : made_(block.held_->make(bound, how)) {}
+        template <class... Preparation>
+        engine(const any_block& block, const binding& bound, Preparation&... how)
+            : made_(block.held_->make(bound, {how...})) {}
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
             return made_->workspace_bytes(tokens, workers);
         }
-        void run(const typename engines::call& call) const { made_->run(call); }
+        void run(const typename Target::call& call) const { made_->run(call); }
 
     private:
-        std::unique_ptr<const detail::any_engine<Backend>> made_;
+        std::unique_ptr<const detail::any_engine<typename Target::call>> made_;
     };
     // In the reference.
     void evaluate(const binding& bound, const token_arguments<double>& token, const double* x, double* y,
@@ -125,8 +86,8 @@ private:
     struct interface {
         virtual ~interface() = default;
         virtual result<binding> bind(binder&, const std::string&, const detail::size_seen&) const = 0;
-        [[nodiscard]] virtual std::unique_ptr<const detail::any_engine<Backend>> make(
-            const binding&, typename engines::preparation&) const = 0;
+        [[nodiscard]] virtual std::unique_ptr<const any_engine> make(
+            const binding&, const typename target::preparation&) const = 0;
         virtual void evaluate(const binding&, const token_arguments<double>&, const double*, double*,
                               double*) const = 0;
         [[nodiscard]] virtual std::size_t scratch(const binding&) const = 0;
@@ -140,13 +101,20 @@ private:
                              const detail::size_seen& outer) const override {
             return bind_block(block, from, prefix, outer);
         }
-        [[nodiscard]] std::unique_ptr<const detail::any_engine<Backend>> make(
+        [[nodiscard]] std::unique_ptr<const any_engine> make(
             [[maybe_unused]] const binding& bound,
-            [[maybe_unused]] typename engines::preparation& how) const override {
-            if constexpr (is_reference)
+            [[maybe_unused]] const typename target::preparation& how) const override {
+            if constexpr (is_reference) {
                 return nullptr;
-            else
-                return std::make_unique<const detail::held_engine<Backend, Block>>(block, bound, how);
+            } else {
+                using held =
+                    detail::held_engine<typename target::call, engine_detail::engine_of<target, Block>>;
+                return std::apply(
+                    [&](auto&... each) -> std::unique_ptr<const any_engine> {
+                        return std::make_unique<const held>(block, bound, each...);
+                    },
+                    how);
+            }
         }
         void evaluate([[maybe_unused]] const binding& bound,
                       [[maybe_unused]] const token_arguments<double>& token, [[maybe_unused]] const double* x,
@@ -168,9 +136,8 @@ private:
 // parallel<...> with as many branches as are found at run time.
 template <class Backend>
 class any_parallel {
-    using engines = detail::engines_of<Backend>;
-    template <class Machine>
-    using engines_on = std::vector<typename any_block<Backend>::template engine<Machine>>;
+    template <class Target>
+    using engines_on = std::vector<typename any_block<Backend>::template engine<Target>>;
 
 public:
     using runtime_block = void;
@@ -188,22 +155,19 @@ public:
                 return s.failure();
         return bound;
     }
-    template <class Machine>
-    class engine : public engines::template branches<engines_on<Machine>> {
-        using base = typename engines::template branches<engines_on<Machine>>;
-
+    template <class Target>
+    class engine : public engine_detail::branches_engine<Target, engines_on<Target>> {
     public:
-        engine(const any_parallel& block, const binding& bound, typename engines::preparation& how)
-            : base(make(block, bound, how), bound) {}
-        engine(const any_parallel& block, const binding& bound, typename engines::preparation&& how = {})
-            : base(make(block, bound, how), bound) {}
+        template <class... Preparation>
+        engine(const any_parallel& block, const binding& bound, Preparation&... how)
+            : engine_detail::branches_engine<Target, engines_on<Target>>(make(block, bound, how...), bound) {}
 
     private:
-        static engines_on<Machine> make(const any_parallel& block, const binding& bound,
-                                        typename engines::preparation& how) {
-            engines_on<Machine> made;
+        template <class... Preparation>
+        static engines_on<Target> make(const any_parallel& block, const binding& bound, Preparation&... how) {
+            engines_on<Target> made;
             for (std::size_t i = 0; i < block.branches_.size(); ++i)
-                made.emplace_back(block.branches_[i], bound.parts[i], how);
+                made.emplace_back(block.branches_[i], bound.parts[i], how...);
             return made;
         }
     };

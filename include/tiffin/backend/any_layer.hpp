@@ -3,10 +3,12 @@
 
 #include <tiffin/backend/backend.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -20,7 +22,8 @@ public:
     // Holds a layer, and whatever must live as long as it does: the file its tensors lie in.
     template <class Block, class Backend>
     explicit any_layer(layer<Block, Backend> held, std::shared_ptr<const void> keep = nullptr)
-        : held_(std::make_shared<const holder<Block, Backend>>(std::move(held))), keep_(std::move(keep)) {}
+        : held_(std::make_shared<const holder<layer_type<layer<Block, Backend>>>>(std::move(held))),
+          keep_(std::move(keep)) {}
 
     [[nodiscard]] std::size_t d_model() const noexcept { return held_->needs().d_model; }
     [[nodiscard]] std::size_t d_ff() const noexcept { return held_->needs().d_ff; }
@@ -72,9 +75,13 @@ private:
         virtual status call(matrix_view<const float>, const token_inputs&, matrix_view<float>,
                             std::span<std::byte>, executor_ref) const = 0;
     };
-    template <class Block, class Backend>
+    // One type for all layers that have all but their engine in common.
+    template <class Layer>
+    using layer_type = std::conditional_t<std::derived_from<Layer, detail::layer_of_any_block>,
+                                          detail::layer_of_any_block, Layer>;
+    template <class Layer>
     struct holder final : interface {
-        explicit holder(layer<Block, Backend> l) : held(std::move(l)) {}
+        explicit holder(Layer&& l) : held(std::move(l)) {}
         [[nodiscard]] const call_needs& needs() const noexcept override { return held.needs(); }
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
                                                   std::size_t workers) const noexcept override {
@@ -84,7 +91,7 @@ private:
                     std::span<std::byte> memory, executor_ref execute) const override {
             return held.try_call(x, inputs, y, memory, execute);
         }
-        layer<Block, Backend> held;
+        Layer held;
     };
 
     static constexpr serial serial_{};

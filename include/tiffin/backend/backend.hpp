@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/backend/any_engine.hpp>
 #include <tiffin/backend/binding.hpp>
 #include <tiffin/backend/call.hpp>
 #include <tiffin/backend/call_checks.hpp>
@@ -12,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -56,6 +58,132 @@ std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t
     return fits;
 }
 
+// What every layer is, whatever its block and backend.
+class layer_of_any_block {
+public:
+    // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
+    void reserve(std::size_t tokens) { workspace_ = tokens ? make_workspace(tokens, workers_) : workspace(); }
+
+    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    // Of the first block of two sources, where a block is made of blocks.
+    [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
+    // Experts a token of the outermost part that routes; 0 where nothing does.
+    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
+    // What calls have to bring.
+    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+
+    // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return engine_->workspace_bytes(tokens, workers) + aligned_buffer::line - 1;
+    }
+    [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
+        return workspace(workspace_bytes(tokens, workers));
+    }
+
+    template <class X, class Y>
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        auto in = as_rows<const float>(x, d_model(), "x");
+        if (!in) return in.failure();
+        auto out = as_rows<float>(y, d_model(), "y");
+        if (!out) return out.failure();
+        return run(*in, inputs, *out, memory, execute);
+    }
+    template <class X, class Y>
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        return std::as_const(*this).try_call(x, inputs, y, std::span<std::byte>(workspace_), execute);
+    }
+    template <class X, id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
+    }
+    template <class X, id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        return try_call(x, token_inputs{.token_ids = ids}, y, execute);
+    }
+#if TIFFIN_EXCEPTIONS
+    template <class X, class Y>
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, inputs, y, memory, execute).or_throw();
+    }
+    template <class X, class Y>
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        try_call(x, inputs, y, execute).or_throw();
+    }
+    template <class X, id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
+    }
+    template <class X, id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
+    }
+#endif
+
+protected:
+    layer_of_any_block(const binding& bound, std::size_t workers)
+        : needs_(needs_of(bound)), workers_(workers) {}
+    void hold(std::unique_ptr<const any_engine<call_arguments>> engine) {
+        engine_ = std::move(engine);
+    }
+
+private:
+    status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
+               std::span<std::byte> memory, executor_ref execute) const;
+
+    static constexpr serial serial_{};
+    call_needs needs_;
+    std::size_t workers_;
+    std::unique_ptr<const any_engine<call_arguments>> engine_;
+    workspace workspace_;
+};
+
+inline status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
+                                      matrix_view<float> y, std::span<std::byte> memory,
+                                      executor_ref execute) const {
+    if (status s = check_call(needs_, x, inputs, y); !s) return s;
+    if (x.rows == 0) return {};
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
+    const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
+    // Workers give way before tokens do, and both before the call fails.
+    std::size_t workers = execute.concurrency() ? execute.concurrency() : workers_;
+    while (workers > 1 && engine_->workspace_bytes(1, workers) > room) --workers;
+    if (engine_->workspace_bytes(1, workers) > room)
+        return failure{errc::workspace, "workspace",
+                       "has " + std::to_string(memory.size()) + " bytes; one token needs " +
+                           std::to_string(workspace_bytes(1, 1))};
+    const std::size_t tokens = fitting_tokens(*engine_, x.rows, workers, room);
+    const auto piece_of = [](const matrix_view<const float>& m, std::size_t first, std::size_t count) {
+        return m.data ? m.rows_from(first, count) : m;
+    };
+    const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
+    const bool due = needs_.delay != 0 && inputs.carried->due() != 0;
+    for (std::size_t first = 0; first < x.rows; first += tokens) {
+        const std::size_t count = std::min(tokens, x.rows - first);
+        engine_->run({x.rows_from(first, count),
+                      inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
+                      piece_of(inputs.residual, first, count),
+                      piece_of(inputs.per_layer_input, first, count),
+                      inputs.gathered.data(),
+                      first,
+                      nullptr,
+                      count,
+                      {y.rows_from(first, count)},
+                      inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
+                      needs_.delay ? carried.rows_from(first, count) : carried,
+                      due,
+                      memory.data() + skip,
+                      workers,
+                      execute});
+    }
+    if (needs_.delay) inputs.carried->advance(x.rows);
+    return {};
+}
+
 }  // namespace detail
 
 // A block with its weights, ready to run: y = block(x, inputs).
@@ -70,7 +198,7 @@ std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t
 //   the layer's own workspace and may not.
 // Cost: no allocation in a call.
 template <class Block, class Backend>
-class layer {
+class layer : public detail::layer_of_any_block {
     static_assert(
         block_policy<Block>,
         "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
@@ -79,128 +207,12 @@ class layer {
                   "a backend has a member template `engine`: write reference<>{}, eigen{} or simd{}");
 
 public:
-    using engine_type = typename Backend::template engine<Block>;
-
     // `workers` tasks at a time for executors that do not tell their concurrency.
-    layer(const Block& block, binding bound, std::size_t workers)
-        : needs_(detail::needs_of(bound)), workers_(workers), engine_(block, std::move(bound)) {}
-
-    // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
-    void reserve(std::size_t tokens) { workspace_ = tokens ? make_workspace(tokens, workers_) : workspace(); }
-
-    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
-    // Of the first block of two sources, where a block is made of blocks.
-    [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
-    // Experts a token of the outermost part that routes; 0 where nothing does.
-    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
-    // What calls have to bring.
-    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
-    [[nodiscard]] const engine_type& engine() const noexcept { return engine_; }
-
-    // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        return engine_.workspace_bytes(tokens, workers) + aligned_buffer::line - 1;
+    layer(const Block& block, binding bound, std::size_t workers) : layer_of_any_block(bound, workers) {
+        using engine = typename Backend::template engine<Block>;
+        this->hold(
+            std::make_unique<const detail::held_engine<call_arguments, engine>>(block, std::move(bound)));
     }
-    [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
-        return workspace(workspace_bytes(tokens, workers));
-    }
-
-    template <class X, class Y>
-    status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
-        auto in = detail::as_rows<const float>(x, d_model(), "x");
-        if (!in) return in.failure();
-        auto out = detail::as_rows<float>(y, d_model(), "y");
-        if (!out) return out.failure();
-        return run(*in, inputs, *out, memory, execute);
-    }
-    template <class X, class Y>
-    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
-        return std::as_const(*this).try_call(x, inputs, y, std::span<std::byte>(workspace_), execute);
-    }
-    template <class X, detail::id_range Ids, class Y>
-    status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
-        return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
-    }
-    template <class X, detail::id_range Ids, class Y>
-    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
-        return try_call(x, token_inputs{.token_ids = ids}, y, execute);
-    }
-#if TIFFIN_EXCEPTIONS
-    template <class X, class Y>
-    void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
-        try_call(x, inputs, y, memory, execute).or_throw();
-    }
-    template <class X, class Y>
-    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
-        try_call(x, inputs, y, execute).or_throw();
-    }
-    template <class X, detail::id_range Ids, class Y>
-    void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
-        try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
-    }
-    template <class X, detail::id_range Ids, class Y>
-    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
-        try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
-    }
-#endif
-
-private:
-    status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
-               std::span<std::byte> memory, executor_ref execute) const;
-
-    static constexpr serial serial_{};
-    call_needs needs_;
-    std::size_t workers_;
-    engine_type engine_;
-    workspace workspace_;
 };
-
-template <class Block, class Backend>
-status layer<Block, Backend>::run(matrix_view<const float> x, const token_inputs& inputs,
-                                  matrix_view<float> y, std::span<std::byte> memory,
-                                  executor_ref execute) const {
-    if (status s = detail::check_call(needs_, x, inputs, y); !s) return s;
-    if (x.rows == 0) return {};
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
-    const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
-    // Workers give way before tokens do, and both before the call fails.
-    std::size_t workers = execute.concurrency() ? execute.concurrency() : workers_;
-    while (workers > 1 && engine_.workspace_bytes(1, workers) > room) --workers;
-    if (engine_.workspace_bytes(1, workers) > room)
-        return failure{errc::workspace, "workspace",
-                       "has " + std::to_string(memory.size()) + " bytes; one token needs " +
-                           std::to_string(workspace_bytes(1, 1))};
-    const std::size_t tokens = detail::fitting_tokens(engine_, x.rows, workers, room);
-    const auto piece_of = [](const matrix_view<const float>& m, std::size_t first, std::size_t count) {
-        return m.data ? m.rows_from(first, count) : m;
-    };
-    const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
-    const bool due = needs_.delay != 0 && inputs.carried->due() != 0;
-    for (std::size_t first = 0; first < x.rows; first += tokens) {
-        const std::size_t count = std::min(tokens, x.rows - first);
-        engine_.run({x.rows_from(first, count),
-                     inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
-                     piece_of(inputs.residual, first, count),
-                     piece_of(inputs.per_layer_input, first, count),
-                     inputs.gathered.data(),
-                     first,
-                     nullptr,
-                     count,
-                     {y.rows_from(first, count)},
-                     inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
-                     needs_.delay ? carried.rows_from(first, count) : carried,
-                     due,
-                     memory.data() + skip,
-                     workers,
-                     execute});
-    }
-    if (needs_.delay) inputs.carried->advance(x.rows);
-    return {};
-}
 
 TIFFIN_END

@@ -53,8 +53,6 @@ struct output_rows {
     bool add = false;
 
     [[nodiscard]] float* row(std::size_t i) const noexcept { return y.row(rows ? rows[i] : i); }
-    // Whether values can be put there before they are complete.
-    [[nodiscard]] bool is_plain() const noexcept { return !add && weights == nullptr; }
 };
 
 // What an engine computes in one go: every size is checked, every token id lies in its table.

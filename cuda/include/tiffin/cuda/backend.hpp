@@ -6,9 +6,7 @@
 
 #include <tiffin/backend/backend.hpp>
 #include <tiffin/cuda/call_checks.hpp>
-#include <tiffin/cuda/combined.hpp>
-#include <tiffin/cuda/mixture_engine.hpp>
-#include <tiffin/cuda/modulated_engine.hpp>
+#include <tiffin/cuda/device.hpp>
 #include <tiffin/prepare.hpp>
 
 #include <algorithm>
@@ -103,7 +101,7 @@ public:
 #endif
 
 private:
-    using engine_type = cuda_detail::engine_of<Format, Block>;
+    using engine_type = engine_detail::engine_of<cuda_detail::device<Format>, Block>;
     using call_type = cuda_detail::device_call<Format>;
     friend struct cuda<Format>;
 
@@ -141,7 +139,8 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     const std::shared_ptr<cublasLtContext> blas(
         handle, [](cublasLtHandle_t h) { static_cast<void>(cublasLtDestroy(h)); });
     uploads up(handle);
-    layer<Block, cuda> made(detail::needs_of(*bound), engine_of<Format, Block>(block, *bound, up));
+    layer<Block, cuda> made(detail::needs_of(*bound),
+                            engine_detail::engine_of<cuda_detail::device<Format>, Block>(block, *bound, up));
     if (!up.outcome()) return up.outcome().failure();
     auto workspace = options.tokens == 0
                          ? result<device_memory>(device_memory())

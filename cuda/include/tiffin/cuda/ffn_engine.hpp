@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/backend/binding.hpp>
-#include <tiffin/cuda/stage.hpp>
+#include <tiffin/cuda/modulator_stage.hpp>
 
 #include <algorithm>
 #include <concepts>
@@ -13,107 +13,6 @@
 TIFFIN_BEGIN
 
 namespace cuda_detail {
-
-// The epilogue of a block that nothing modulates.
-struct no_modulator {
-    struct view {
-        template <std::size_t N>
-        __device__ const pack<N>& apply(const pack<N>& v, std::size_t, std::size_t, std::size_t) const {
-            return v;
-        }
-    };
-    static constexpr std::size_t choices() noexcept { return 0; }
-    static constexpr std::size_t bytes(std::size_t) noexcept { return 0; }
-    template <class Call, class Activations>
-    static view prepare(const Call&, const Activations&, std::byte*, choice<float>*) noexcept {
-        return {};
-    }
-};
-
-// y = fusion(y, modulator). A modulator that multiplies x is computed for whole rows first.
-template <codec Format, source_policy Modulator, fusion_policy Fusion>
-class modulator_stage {
-    using stage_type = stage<Format, Modulator>;
-    static constexpr bool multiplies = stage_type::projections > 0;
-
-public:
-    struct view {
-        stage_view<Format, Modulator> stage;
-        Fusion fusion;
-        const float* rows;
-
-        template <std::size_t N>
-        __device__ pack<N> apply(const pack<N>& v, std::size_t t, std::size_t feature,
-                                 std::size_t count) const {
-            pack<N> m;
-            if constexpr (multiplies)
-                m = load<f32, N>(rows + t * stage.outputs + feature, count);
-            else
-                m = evaluate(stage.source, place<Format, Modulator, N>{stage, t, feature, count, nullptr});
-            return cuda_detail::apply<N>(fusion, v, m);
-        }
-    };
-
-    modulator_stage(const Modulator& modulator, const Fusion& fusion, const binding& bound, uploads& up)
-        : stage_(modulator, bound.tensors, {bound.d_model, bound.d_model}, up),
-          fusion_(fusion),
-          d_model_(bound.d_model) {}
-
-    [[nodiscard]] std::size_t choices() const noexcept { return stage_.choices(); }
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
-        device_arena areas;
-        lay_out(areas, tokens);
-        return areas.used() + stage_.bytes(tokens);
-    }
-    view prepare(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
-                 choice<float>* routes) const {
-        device_arena areas(memory);
-        float* const rows = lay_out(areas, call.tokens.most);
-        const stage_view<Format, Modulator> made = stage_.prepare(call, in, areas.rest(), routes);
-        if constexpr (multiplies) {
-            const row_write<f32> write{rows, d_model_};
-            if (is_few(call.tokens))
-                stage_.run_few(call, in, made, write);
-            else
-                write_values<Format>(*call.out, stage_.multiply(call, in, areas.rest(), made), call.tokens,
-                                     d_model_, write);
-        }
-        return {made, fusion_, rows};
-    }
-
-private:
-    float* lay_out(device_arena& areas, std::size_t tokens) const noexcept {
-        return areas.take<float>(multiplies ? tokens * d_model_ : 0);
-    }
-
-    stage_type stage_;
-    Fusion fusion_;
-    std::size_t d_model_;
-};
-
-// Complete values to where they belong.
-template <codec Format, class After>
-struct finish {
-    device_rows<Format> to;
-    After after;
-
-    template <std::size_t N>
-    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
-                               std::size_t count) const {
-        to.put(t, feature, pack<N>(after.apply(v, t, feature, count)), count);
-    }
-};
-
-// Values that lie in rows already.
-struct row_value {
-    const float* rows;
-    std::size_t width;
-
-    template <std::size_t N>
-    __device__ pack<N> at(std::size_t t, std::size_t feature, std::size_t count) const {
-        return load<f32, N>(rows + t * width + feature, count);
-    }
-};
 
 // A block of threads a token: its values twice, for their sum of squares, then normed.
 template <codec Format, norm_policy Norm, class Value, class Write>
@@ -170,7 +69,7 @@ public:
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
         device_arena all;
         lay_out(all, tokens);
-        return all.used() + std::max(hidden_.bytes(tokens), output_.bytes(tokens));
+        return all.used() + std::max(hidden_.workspace_bytes(tokens), output_.workspace_bytes(tokens));
     }
 
     void run(const device_call<Format>& call) const {
@@ -205,7 +104,7 @@ private:
         auto* const x = all.take<storage>(tokens * d_model_);
         auto* const hidden = all.take<storage>(tokens * d_ff_);
         auto* const rows = all.take<float>(has_norm<Block> ? std::min(tokens, few_tokens) * d_model_ : 0);
-        return {x, hidden, rows, all.take<std::byte>(after_.bytes(tokens))};
+        return {x, hidden, rows, all.take<std::byte>(after_.workspace_bytes(tokens))};
     }
     [[nodiscard]] bool writes_plainly(const device_rows<Format>& to) const noexcept {
         return !to.add && to.rows == nullptr && to.stride == d_model_ &&
@@ -243,15 +142,6 @@ private:
     const float* norm_weight_;
     bool output_is_product_ = false;
 };
-
-// The engine of a block: combined.hpp and mixture_engine.hpp choose others.
-template <codec Format, class Block>
-struct engine_choice {
-    using type = ffn_engine<Format, Block>;
-};
-
-template <codec Format, class Block>
-using engine_of = typename engine_choice<Format, Block>::type;
 
 }  // namespace cuda_detail
 

@@ -1,7 +1,8 @@
 // A mixture of experts on the device: tokens grouped there, experts one after the other.
 #pragma once
 
-#include <tiffin/cuda/combined.hpp>
+#include <tiffin/backend/engine/engine_of.hpp>
+#include <tiffin/cuda/modulator_stage.hpp>
 
 #include <algorithm>
 #include <array>
@@ -63,15 +64,11 @@ struct mixed_value {
     }
 };
 
-// What there is of a shared block where there is none.
-struct no_engine {};
-template <codec Format>
-struct engine_choice<Format, none> {
-    using type = no_engine;
-};
-
-template <codec Format, class Router, class Expert, class Shared>
+template <class Target, class Router, class Expert, class Shared>
 class mixture_engine {
+    using Format = typename Target::format;
+    template <class Block>
+    using engine_of = engine_detail::engine_of<Target, Block>;
     using block_type = mixture<Router, Expert, Shared>;
     using storage = typename Format::storage;
     static constexpr auto specs = specs_of<route_of<Router>>("");
@@ -165,13 +162,8 @@ private:
 
     std::size_t d_model_;
     route_stage<Format, Router> route_;
-    std::vector<engine_of<Format, Expert>> experts_;
-    std::vector<engine_of<Format, Shared>> shared_;  // one or none
-};
-
-template <codec Format, class Router, class Expert, class Shared>
-struct engine_choice<Format, mixture<Router, Expert, Shared>> {
-    using type = mixture_engine<Format, Router, Expert, Shared>;
+    std::vector<engine_of<Expert>> experts_;
+    std::vector<engine_of<Shared>> shared_;  // one or none
 };
 
 }  // namespace cuda_detail

@@ -124,7 +124,7 @@ public:
         return all;
     }
     [[nodiscard]] const dense_products<Format, projections>& products() const noexcept { return products_; }
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens) const noexcept {
         std::size_t most = products_.bytes(tokens);
         for_steps([&](const auto& step) { most = std::max(most, step.bytes(tokens)); });
         return state_bytes(tokens) + (most + 255) / 256 * 256;

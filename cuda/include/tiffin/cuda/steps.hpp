@@ -1,7 +1,8 @@
-// The nodes of a source that are computed once a token: routed leaves, norms of a row, chains.
+// The nodes of a source that are computed once a token: routed leaves (routed_step.hpp), norms of a row,
+// chains.
 #pragma once
 
-#include <tiffin/cuda/routing.hpp>
+#include <tiffin/cuda/routed_step.hpp>
 #include <tiffin/source/tree.hpp>
 
 #include <algorithm>
@@ -19,69 +20,6 @@ namespace cuda_detail {
 
 template <codec Format, source_policy Source>
 class stage;
-
-struct stage_sizes {
-    std::size_t outputs;
-    std::size_t inputs;
-};
-
-// State: the choices, then rank numbers a choice.
-template <codec Format, std::size_t First, routed_source Leaf>
-class routed_step {
-    using router_type = std::remove_cvref_t<decltype(std::declval<Leaf>().router)>;
-    static constexpr auto specs = specs_of<Leaf>("");
-    static constexpr auto kinds = [] {
-        std::array<tensor_kind, specs.size()> all{};
-        for (std::size_t i = 0; i < specs.size(); ++i) all[i] = specs[i].kind;
-        return all;
-    }();
-
-public:
-    routed_step(const Leaf& leaf, std::span<const tensor_view> given, const stage_sizes& sizes, uploads& up)
-        : route_(leaf.router, given, kinds, sizes.inputs, up) {
-        for (std::size_t i = 0; i < specs.size(); ++i) {
-            if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], up);
-            if (specs[i].kind == tensor_kind::low_rank_out) out_ = up.numbers<Format>(given[i]);
-        }
-    }
-    [[nodiscard]] std::size_t choices() const noexcept { return route_.choices(); }
-    [[nodiscard]] std::size_t state_numbers() const noexcept { return choices() * (2 + rank()); }
-    template <std::size_t N>
-    void describe(slot (&slots)[N], std::size_t state) noexcept {
-        state_ = state;
-        for (std::size_t i = 0; i < specs.size(); ++i) {
-            slot& s = slots[First + i];
-            s.state = state;
-            s.choices = choices();
-            s.rank = rank();
-            if (specs[i].kind == tensor_kind::low_rank_out) s.numbers = out_;
-        }
-    }
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
-        std::size_t most = route_.bytes(tokens);
-        for (const auto& in : in_) most = std::max(most, in.bytes(tokens, choices()));
-        return most;
-    }
-    [[nodiscard]] chosen_experts chosen(const float* state, std::size_t stride) const noexcept {
-        return {state + state_, stride, choices()};
-    }
-    template <class View>
-    void run(const device_call<Format>& call, const activations<Format>& in, const View& view,
-             std::byte* memory) const {
-        float* const mine = view.state + state_;
-        route_.run(call, in, memory, mine, view.state_numbers);
-        for (const auto& bank : in_)
-            bank.run(call, in, chosen(view.state, view.state_numbers), memory, mine + 2 * choices());
-    }
-
-private:
-    [[nodiscard]] std::size_t rank() const noexcept { return in_.empty() ? 0 : in_[0].rank(); }
-
-    route_stage<Format, router_type> route_;
-    std::size_t state_ = 0;
-    std::vector<rank_stage<Format>> in_;  // one, or none where the leaf has no bank
-    const typename Format::storage* out_ = nullptr;
-};
 
 // A block of threads a token: the scale of a norm over the row of the source below it.
 template <codec Format, source_policy Source, std::size_t First, row_normed_source Node>
@@ -184,7 +122,8 @@ public:
     }
     [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
         std::size_t most = 0;
-        std::apply([&](const auto&... s) { ((most = std::max(most, s.bytes(tokens))), ...); }, stages_);
+        std::apply([&](const auto&... s) { ((most = std::max(most, s.workspace_bytes(tokens))), ...); },
+                   stages_);
         return buffers(nullptr, tokens).used() + most;
     }
     template <class View>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/backend/eigen/machine.hpp>
-#include <tiffin/backend/fused/engine.hpp>
+#include <tiffin/backend/fused/host.hpp>
 
 TIFFIN_BEGIN
 
@@ -13,8 +13,9 @@ TIFFIN_BEGIN
 // Linking: Eigen's own functions carry no mark of the instruction set. In a program whose translation
 //   units are compiled for different ones, use this backend in one of them only.
 struct eigen {
+    using target = fused_detail::host<eigen_detail::machine>;
     template <block_policy Block>
-    using engine = fused_detail::engine_of<eigen_detail::machine, Block>;
+    using engine = engine_detail::engine_of<target, Block>;
 };
 
 TIFFIN_END

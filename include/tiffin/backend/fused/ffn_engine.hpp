@@ -33,72 +33,6 @@ struct no_modulator {
     }
 };
 
-// y = fusion(y, modulator). A modulator that multiplies x is computed for whole rows first.
-template <class Machine, source_policy Modulator, fusion_policy Fusion>
-class modulator_stage {
-    using stage_type = stage<Machine, Modulator>;
-
-public:
-    modulator_stage(const Modulator& modulator, const Fusion& fusion, const binding& bound)
-        : stage_(modulator, bound.tensors, {bound.d_model, bound.d_model, bound.formats}),
-          fusion_(fusion),
-          d_model_(bound.d_model) {}
-
-    [[nodiscard]] std::size_t choices() const noexcept { return stage_.choices(); }
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        arena areas;
-        lay_out(areas, tokens);
-        return areas.used() + stage_.workspace_bytes(tokens, workers);
-    }
-    void prepare(const call_arguments& call, const typename Machine::activations& in, std::byte* memory,
-                 choice<float>* routes) const {
-        arena areas(memory);
-        float* const rows = lay_out(areas, call.tokens);
-        if constexpr (stage_type::projections > 0)
-            stage_.run(call, in, areas.rest(), routes,
-                       [rows, width = d_model_](std::size_t t, std::size_t feature,
-                                                const typename Machine::reg& v, std::size_t n) {
-                           Machine::store(v, rows + t * width + feature, n);
-                       });
-        else
-            stage_.prepare(call, in, areas.rest(), routes);
-    }
-    // Asks for what apply() will read at these places.
-    void ask(const call_arguments& call, std::byte* memory, std::size_t t, std::size_t first,
-             std::size_t count) const noexcept {
-        arena areas(memory);
-        lay_out(areas, call.tokens);
-        if constexpr (stage_type::projections == 0) stage_.ask(call, areas.rest(), t, first, count);
-    }
-    [[nodiscard]] typename Machine::reg apply(const call_arguments& call, std::byte* memory,
-                                              const typename Machine::reg& v, std::size_t t,
-                                              std::size_t feature, std::size_t count) const noexcept {
-        arena areas(memory);
-        const float* const rows = lay_out(areas, call.tokens);
-        if constexpr (stage_type::projections > 0)
-            return fuse(v, Machine::load(rows + t * d_model_ + feature, count));
-        else
-            return fuse(v, stage_.value(call, areas.rest(), t, feature, count));
-    }
-
-private:
-    float* lay_out(arena& areas, std::size_t tokens) const noexcept {
-        return areas.take<float>(stage_type::projections > 0 ? tokens * d_model_ : 0);
-    }
-    [[nodiscard]] typename Machine::reg fuse(const typename Machine::reg& v,
-                                             const typename Machine::reg& m) const noexcept {
-        if constexpr (std::invocable<const Fusion&, const typename Machine::reg&,
-                                     const typename Machine::reg&>)
-            return fusion_(v, m);
-        else
-            return Machine::apply(fusion_, v, m);
-    }
-
-    stage_type stage_;
-    [[no_unique_address]] Fusion fusion_;
-    std::size_t d_model_;
-};
-
 // A block of two sources, and what its output is modulated with.
 template <class Machine, ffn_block Block, class After = no_modulator>
 class ffn_engine {
@@ -196,15 +130,6 @@ private:
     [[no_unique_address]] After after_;
     held_numbers<f32> norm_weight_;
 };
-
-// The engine of a block: combined.hpp and mixture_engine.hpp choose others.
-template <class Machine, class Block>
-struct engine_choice {
-    using type = ffn_engine<Machine, Block>;
-};
-
-template <class Machine, class Block>
-using engine_of = typename engine_choice<Machine, Block>::type;
 
 }  // namespace fused_detail
 

@@ -1,7 +1,8 @@
 // A mixture of experts on any machine: tokens grouped by expert, experts one after the other.
 #pragma once
 
-#include <tiffin/backend/fused/combined.hpp>
+#include <tiffin/backend/engine/combined.hpp>
+#include <tiffin/backend/fused/routes.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,15 +15,12 @@ TIFFIN_BEGIN
 
 namespace fused_detail {
 
-// What there is of a shared block where there is none.
-struct no_engine {};
-template <class Machine>
-struct engine_choice<Machine, none> {
-    using type = no_engine;
-};
-
-template <class Machine, class Router, class Expert, class Shared>
+template <class Target, class Router, class Expert, class Shared>
 class mixture_engine {
+    using machine = typename Target::machine;
+    using pending_rows = engine_detail::pending_rows<Target>;
+    template <class Block>
+    using engine_of = engine_detail::engine_of<Target, Block>;
     using block_type = mixture<Router, Expert, Shared>;
     static constexpr auto specs = specs_of<route_of<Router>>("");
 
@@ -77,7 +75,7 @@ public:
             inner.to = {rows.to().y, at.out_rows, at.weights, true};
             experts_[e].run(inner);
         }
-        rows.deliver<Machine>(call, d_model_);
+        rows.deliver(call, d_model_);
     }
 
 private:
@@ -102,28 +100,23 @@ private:
         return {chosen, groups, in_rows, out_rows, areas.take<float>(tokens * k)};
     }
     [[nodiscard]] std::size_t router_input_numbers(std::size_t tokens) const noexcept {
-        return learned_router<Router> ? Machine::input_numbers(tokens, d_model_) : 0;
+        return learned_router<Router> ? machine::input_numbers(tokens, d_model_) : 0;
     }
     void route(const call_arguments& call, const memory& at, arena areas) const {
         const std::size_t k = route_.choices();
         const auto chosen = [&](std::size_t t) { return at.chosen + t * k; };
         float* const x = areas.take<float>(router_input_numbers(call.tokens));
-        typename Machine::activations in{};
-        if constexpr (learned_router<Router>) in = Machine::inputs(call, x);
+        typename machine::activations in{};
+        if constexpr (learned_router<Router>) in = machine::inputs(call, x);
         route_.run(call, in, areas.rest(), chosen);
         if (call.routes != nullptr) std::copy_n(at.chosen, call.tokens * k, call.routes);
         at.groups.sort(call.tokens, k, experts_.size(), chosen);
     }
 
     std::size_t d_model_;
-    router_stage<Machine, Router> route_;
-    std::vector<engine_of<Machine, Expert>> experts_;
-    std::vector<engine_of<Machine, Shared>> shared_;  // one or none
-};
-
-template <class Machine, class Router, class Expert, class Shared>
-struct engine_choice<Machine, mixture<Router, Expert, Shared>> {
-    using type = mixture_engine<Machine, Router, Expert, Shared>;
+    router_stage<machine, Router> route_;
+    std::vector<engine_of<Expert>> experts_;
+    std::vector<engine_of<Shared>> shared_;  // one or none
 };
 
 }  // namespace fused_detail

@@ -34,6 +34,14 @@ struct announced_store {
 template <class Store, class Coming>
 announced_store(Store, Coming) -> announced_store<Store, Coming>;
 
+// A table or a pool that a stage keeps, and where its rows are noted for a call.
+template <class Machine>
+struct held_table {
+    typename Machine::table_numbers numbers;
+    std::size_t gathered;
+    std::size_t row;
+};
+
 // Machine says how: registers, loads and stores, the layout of activations, and `products`, which
 // multiplies with packed weights and hands over sums. See backend/simd/machine.hpp.
 template <class Machine, source_policy Source>
@@ -81,7 +89,7 @@ public:
     void prepare(const call_arguments& call, const activations& in, std::byte* memory_begin,
                  choice<float>* routes) const {
         const memory at = lay_out(memory_begin, call.tokens);
-        for (const held_table& table : tables_)
+        for (const held_table<Machine>& table : tables_)
             for (std::size_t t = 0; t < call.tokens; ++t)
                 at.rows[table.row * call.tokens + t] =
                     table.gathered != 0
@@ -144,12 +152,6 @@ public:
     }
 
 private:
-    // A table or a pool, and where its rows are noted for a call.
-    struct held_table {
-        typename Machine::table_numbers numbers;
-        std::size_t gathered;
-        std::size_t row;
-    };
     struct memory {
         row_pointer* rows;
         float* state;
@@ -222,7 +224,7 @@ private:
     dtype table_type_;
     std::size_t packed_ = 0;
     std::size_t state_numbers_ = 0;
-    std::vector<held_table> tables_;
+    std::vector<held_table<Machine>> tables_;
     std::vector<held_numbers<f32>> vectors_;
     std::array<slot<Machine>, tensor_count<Source>() + 1> slots_{};
     decltype(make_steps<Machine, Source>(std::declval<const Source&>(), std::span<const tensor_view>{},

@@ -1,7 +1,7 @@
 // The fused CPU kernel over xsimd registers.
 #pragma once
 
-#include <tiffin/backend/fused/engine.hpp>
+#include <tiffin/backend/fused/host.hpp>
 #include <tiffin/backend/simd/machine.hpp>
 
 TIFFIN_BEGIN
@@ -28,8 +28,9 @@ TIFFIN_BEGIN
 template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
           class Arch = xsimd::default_arch>
 struct simd {
+    using target = fused_detail::host<simd_detail::machine<Weights, Tables, Activations, Arch>>;
     template <block_policy Block>
-    using engine = fused_detail::engine_of<simd_detail::machine<Weights, Tables, Activations, Arch>, Block>;
+    using engine = engine_detail::engine_of<target, Block>;
 
     Weights weights{};  // tell the formats where they are any_format
     Tables tables{};

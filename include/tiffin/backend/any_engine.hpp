@@ -1,0 +1,40 @@
+// An engine of any kind behind one type: what handles all blocks alike is compiled once for all of them.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <cstddef>
+#include <utility>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// Call: what engines of this backend compute in one go.
+template <class Call>
+class any_engine {
+public:
+    virtual ~any_engine() = default;
+    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t tokens,
+                                                      std::size_t workers) const noexcept = 0;
+    virtual void run(const Call& call) const = 0;
+};
+
+template <class Call, class Engine>
+class held_engine final : public any_engine<Call> {
+public:
+    template <class... Given>
+    explicit held_engine(Given&&... given) : engine_(std::forward<Given>(given)...) {}
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
+                                              std::size_t workers) const noexcept override {
+        return engine_.workspace_bytes(tokens, workers);
+    }
+    void run(const Call& call) const override { engine_.run(call); }
+
+private:
+    Engine engine_;
+};
+
+}  // namespace detail
+
+TIFFIN_END
