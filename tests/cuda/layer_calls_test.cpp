@@ -1,51 +1,22 @@
-// Calls of layers on the device: formats, graphs, pieces, memory of all kinds, and what is refused.
+// Calls of layers on the device: graphs, pieces, memory of all kinds, and what is refused.
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
 
-#include "support/composition.hpp"
+#include "cuda/whole_numbers.hpp"
 #include "support/doctest.hpp"
-#include "support/tensor_set.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 using namespace tiffin;
+using namespace tiffin_cuda_test;
 
 namespace {
-
-constexpr std::size_t d = 24, d_ff = 40, vocab = 9;
-
-// Numbers on the device.
-template <class T>
-class there {
-public:
-    explicit there(const std::vector<T>& from) : there(from.size()) {
-        REQUIRE(cudaMemcpy(data_.data(), from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) ==
-                cudaSuccess);
-    }
-    explicit there(std::size_t count)
-        : size_(count), data_(cuda_detail::device_memory::make(count * sizeof(T), "test").or_throw()) {}
-    [[nodiscard]] T* data() const { return data_.template as<T>(); }
-    [[nodiscard]] std::size_t size() const { return size_; }
-    [[nodiscard]] std::vector<T> here() const {
-        std::vector<T> made(size_);
-        REQUIRE(cudaMemcpy(made.data(), data(), size_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
-        return made;
-    }
-    [[nodiscard]] matrix_view<T> rows(std::size_t width = d) const { return {data(), size_ / width, width}; }
-
-private:
-    std::size_t size_;
-    cuda_detail::device_memory data_;
-};
 
 class stream_of_a_test {
 public:
@@ -57,96 +28,7 @@ private:
     cudaStream_t stream_{};
 };
 
-// Small whole numbers, most of them 0: products and their sums are exact in every format, so that a
-// layer's output is the reference's, rounded once.
-std::vector<float> whole_numbers(std::size_t count, unsigned seed, int of = 3) {
-    std::mt19937 random(seed);
-    std::vector<float> made(count);
-    for (float& v : made)
-        v = random() % static_cast<unsigned>(of) == 0 ? static_cast<float>(random() % 3) - 1 : 0.0f;
-    return made;
-}
-std::vector<std::int32_t> some_ids(std::size_t tokens, unsigned seed) {
-    std::mt19937 random(seed);
-    std::vector<std::int32_t> made(tokens);
-    for (auto& id : made) id = static_cast<std::int32_t>(random() % vocab);
-    return made;
-}
-template <class Format>
-std::vector<typename Format::storage> encoded(const std::vector<float>& from) {
-    std::vector<typename Format::storage> made(from.size());
-    for (std::size_t i = 0; i < from.size(); ++i) Format::encode(&from[i], made[i]);
-    return made;
-}
-
-// The tensors of a block, in whole numbers; of a map, experts.
-struct whole_tensors {
-    std::vector<std::vector<float>> numbers;
-    std::vector<std::int32_t> map;
-    weights given;
-
-    void add(const std::string& name, shape sizes) {
-        const auto& made = numbers.emplace_back(
-            whole_numbers(sizes.elements(), static_cast<unsigned>(numbers.size()) + 7, 6));
-        given.add(name, made.data(), sizes);
-    }
-    void add_glu(const std::string& prefix) {
-        add(prefix + "gate_proj.weight", {d_ff, d});
-        add(prefix + "up_proj.weight", {d_ff, d});
-        add(prefix + "down_proj.weight", {d, d_ff});
-    }
-    void add_stem(const std::string& prefix) {
-        add(prefix + "gate_proj.weight", {d_ff, d});
-        add(prefix + "stem_embed.weight", {vocab, d_ff});
-        add(prefix + "down_proj.weight", {d, d_ff});
-    }
-    void add_map(std::int32_t experts) {
-        for (std::int32_t id = 0; id < static_cast<std::int32_t>(vocab); ++id)
-            map.insert(map.end(), {id * id % experts, (id * id + 1 + id % (experts - 1)) % experts});
-        given.add("hash_map", {map.data(), dtype::i32, {vocab, 2}});
-    }
-};
-
-using glu = ffn<gate<relu>, dense>;
 using embedded = ffn<gate<identity>, token_embedding>;
-
-template <class Format, class Block>
-void check_whole_numbers(const whole_tensors& tensors, const char* name) {
-    auto layer = prepare<Block>(tensors.given, tiffin::cuda<Format>{}, {.tokens = 80});
-    auto expected = prepare<Block>(tensors.given, reference<>{});
-    for (const std::size_t tokens : {1u, 2u, 4u, 5u, 33u, 80u, 130u}) {
-        CAPTURE(name);
-        CAPTURE(tokens);
-        const std::vector<float> x = whole_numbers(tokens * d, 3, 2);
-        const std::vector<std::int32_t> ids = some_ids(tokens, 5);
-        std::vector<float> wanted(x.size());
-        expected(x, ids, wanted);
-        const there<typename Format::storage> in(encoded<Format>(x)), out(x.size());
-        const there<std::int32_t> their_ids(ids);
-        layer(in.rows(), {.token_ids = {their_ids.data(), tokens}}, out.rows());
-        REQUIRE(layer.synchronise().ok());
-        CHECK(out.here() == encoded<Format>(wanted));
-    }
-}
-
-template <class Format>
-void check_all_whole_numbers() {
-    whole_tensors of_glu, of_stem, of_both, of_experts, of_modulated;
-    of_glu.add_glu("");
-    of_stem.add_stem("");
-    of_both.add_glu("branch.0.");
-    of_both.add_stem("branch.1.");
-    of_experts.add_map(3);
-    for (const char* e : {"experts.0.", "experts.1.", "experts.2."}) of_experts.add_stem(e);
-    of_experts.add_glu("shared.");
-    of_modulated.add_glu("base.");
-    of_modulated.add("modulators.weight", {vocab, d});
-    check_whole_numbers<Format, glu>(of_glu, "glu");
-    check_whole_numbers<Format, embedded>(of_stem, "stem");
-    check_whole_numbers<Format, parallel<glu, embedded>>(of_both, "parallel");
-    check_whole_numbers<Format, mixture<hash, embedded, glu>>(of_experts, "mixture");
-    check_whole_numbers<Format, modulated<glu, folded_modulator, add>>(of_modulated, "modulated");
-}
 
 // A STEM layer, its tensors and ten tokens.
 struct stem_fixture {
@@ -164,38 +46,6 @@ struct stem_fixture {
 };
 
 }  // namespace
-
-TEST_CASE("whole numbers come out to the bit in every format") {
-    check_all_whole_numbers<f32>();
-    check_all_whole_numbers<bf16>();
-    check_all_whole_numbers<f16>();
-}
-
-// x, z, h, the product and y are each off by half a unit of bf16 (2^-9) of their size at most, and silu by no
-// more than 1.1 times what z is: five roundings, were all of them as large as they can be and of one sign.
-TEST_CASE("bf16 is off by its roundings") {
-    tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(swiglu{}), {{67, 131, 1}, {}, {}, 0u, 7});
-    const std::size_t tokens = 21, width = 67;
-    std::vector<float> x(tokens * width);
-    tiffin_test::random_numbers random(9);
-    random.fill(x, 1.0f);
-    for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
-    std::vector<float> wanted(x.size());
-    auto expected = prepare<swiglu>(tensors.given(), reference<>{});
-    expected(x, std::vector<std::int32_t>(tokens), wanted);
-    auto layer = prepare<swiglu>(tensors.given(), cuda_from_host<bf16>{});
-    for (const std::size_t count : {std::size_t{3}, tokens}) {
-        std::vector<float> y(count * width);
-        REQUIRE(layer.try_call(std::span(x).first(y.size()), token_inputs{}, y).ok());
-        double off = 0, size = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) {
-            off += std::pow(y[i] - wanted[i], 2);
-            size += std::pow(wanted[i], 2);
-        }
-        CHECK(std::sqrt(off / size) < 5.5 * 0x1p-9);
-        CHECK(std::sqrt(off / size) > 0x1p-12);  // it is bf16
-    }
-}
 
 TEST_CASE_FIXTURE(stem_fixture, "a call is captured in a graph and replayed on other numbers") {
     auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
