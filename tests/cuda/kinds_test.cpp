@@ -3,8 +3,14 @@
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
 
+#include "cuda/whole_numbers.hpp"
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
+#include "support/tensor_set.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
 
 // A pool with its norm over branches that are routed, normed, chained and gated by the residual.
 TEST_CASE("conformance: modulated branches") {
@@ -15,4 +21,32 @@ TEST_CASE("conformance: experts beside a shared block") {
     tiffin::mixture<tiffin::softmax_topk_renorm, tiffin::retoken<tiffin::stem>, tiffin::ple> block;
     block.router.top_k = 2;
     tiffin_test::check_conformance(tiffin_test::compose("experts beside a shared block", block));
+}
+// Routers take several tokens a warp from 1024 tokens on.
+TEST_CASE("tokens are routed alike in large calls and in small ones") {
+    using namespace tiffin_cuda_test;
+    using choice = tiffin::choice<float>;
+    tiffin::structmoe block;
+    const std::size_t tokens = 1030, width = 20, piece = 7;
+    tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(block),
+                                    {{width, 12, 1, 11, 3}, {}, {}, 0u, 7});
+    std::vector<float> numbers(tokens * width);
+    tiffin_test::random_numbers random(3);
+    random.fill(numbers, 1.0f);
+    auto layer = tiffin::prepare(block, tensors.given(), tiffin::cuda<>{}, {.tokens = tokens});
+    REQUIRE(layer.choices() > 0);
+    const there<float> x(numbers), y(numbers.size());
+    const there<choice> at_once(tokens * layer.choices()), in_pieces(tokens * layer.choices());
+    layer(x.rows(width), {.routes = at_once.data()}, y.rows(width));
+    for (std::size_t first = 0; first < tokens; first += piece) {
+        const std::size_t count = std::min(piece, tokens - first);
+        layer(x.rows(width).rows_from(first, count), {.routes = in_pieces.data() + first * layer.choices()},
+              y.rows(width).rows_from(first, count));
+    }
+    REQUIRE(layer.synchronise().ok());
+    const std::vector<choice> all = at_once.here(), each = in_pieces.here();
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < all.size(); ++i)
+        if (all[i].expert != each[i].expert || all[i].weight != each[i].weight) ++different;
+    CHECK(different == 0);
 }

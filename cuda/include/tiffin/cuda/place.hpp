@@ -15,7 +15,7 @@ namespace cuda_detail {
 
 // What a stage keeps of one tensor of its tree. Which members count is the kind's business.
 struct slot {
-    const void* numbers = nullptr;  // vector: f32; low_rank_out: (experts, outputs, rank) as Format
+    const void* numbers = nullptr;  // vector: f32; low_rank_out: (experts, rank, outputs) as Format
     float number = 0;               // scalar
     std::size_t expert_step = 0;    // pool: numbers from one expert's row to the next's
     std::size_t table = 0;          // table, pool: which of the stage's row sources
@@ -112,14 +112,11 @@ private:
         const float* z = state(s) + 2 * s.choices;
         numbers total(0.0f);
         for (std::size_t i = 0; i < s.choices; ++i, z += s.rank) {
-            const auto* const b =
-                static_cast<const storage*>(s.numbers) +
-                (static_cast<std::size_t>(chosen[i].expert) * stage.outputs + feature) * s.rank;
+            const auto* b = static_cast<const storage*>(s.numbers) +
+                            static_cast<std::size_t>(chosen[i].expert) * s.rank * stage.outputs + feature;
             numbers sum(0.0f);
-            for (std::size_t lane = 0; lane < N; ++lane)
-                if (lane < count)
-                    for (std::size_t r = 0; r < s.rank; ++r)
-                        sum.lane[lane] += z[r] * widen<Format>(b[lane * s.rank + r]);
+            for (std::size_t r = 0; r < s.rank; ++r, b += stage.outputs)
+                sum = sum + numbers(z[r]) * load<Format, N>(b, count);
             total = total + numbers(chosen[i].weight) * sum;
         }
         return total;

@@ -36,7 +36,7 @@ public:
         : route_(leaf.router, given, kinds, sizes.inputs, up) {
         for (std::size_t i = 0; i < specs.size(); ++i) {
             if (specs[i].kind == tensor_kind::low_rank_in) in_.emplace_back(given[i], up);
-            if (specs[i].kind == tensor_kind::low_rank_out) out_ = up.numbers<Format>(given[i]);
+            if (specs[i].kind == tensor_kind::low_rank_out) out_ = up.bank<Format>(given[i]);
         }
     }
     [[nodiscard]] std::size_t choices() const noexcept { return route_.choices(); }

@@ -24,8 +24,9 @@ inline bool is_few(const token_range& tokens) noexcept {
     return tokens.span == nullptr && tokens.most <= few_tokens;
 }
 
-// A warp a token: the logits, eight experts at a time while a piece of x is in registers, then the choice.
-template <codec Format, router_policy Router>
+// A warp for up to Tokens tokens: the logits, eight experts at a time, each number of their weights read once
+// for all of these tokens; then a thread a token chooses.
+template <codec Format, router_policy Router, std::size_t Tokens>
 struct route_body {
     Router router;
     activations<Format> in;
@@ -38,29 +39,37 @@ struct route_body {
     float* state;
     std::size_t stride;
 
-    __device__ void operator()(const warp& g, std::size_t t) const {
-        if (!tokens.has(t)) return;
+    __device__ void operator()(const warp& g, std::size_t item) const {
         constexpr std::size_t together = 8, numbers = access<Format>;
-        const auto* const x = in.data + t * in.stride;
-        float* const logits = scratch + t * 3 * experts;
+        const std::size_t first = item * Tokens;
         for (std::size_t e = 0; e < experts; e += together) {
-            float sums[together] = {};
+            float sums[Tokens][together] = {};
             for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
-                const pack<numbers> v = load<Format, numbers>(x + k, inputs - k);
+                pack<numbers> x[Tokens];
+                for (std::size_t t = 0; t < Tokens; ++t)
+                    x[t] = load<Format, numbers>(in.data + clamped(first + t) * in.stride + k, inputs - k);
                 for (std::size_t i = 0; i < together && e + i < experts; ++i) {
                     const pack<numbers> w = load<f32, numbers>(weight + (e + i) * inputs + k, inputs - k);
-                    for (std::size_t n = 0; n < numbers; ++n) sums[i] += v.lane[n] * w.lane[n];
+                    for (std::size_t t = 0; t < Tokens; ++t)
+                        for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += x[t].lane[n] * w.lane[n];
                 }
             }
-            for (std::size_t i = 0; i < together && e + i < experts; ++i) {
-                const float sum = g.sum(sums[i]);
-                if (g.rank() == 0) logits[e + i] = sum;
-            }
+            for (std::size_t t = 0; t < Tokens; ++t)
+                for (std::size_t i = 0; i < together && e + i < experts; ++i) {
+                    const float sum = g.sum(sums[t][i]);
+                    if (g.rank() == t && first + t < tokens.most) logits_of(first + t)[e + i] = sum;
+                }
         }
-        if (g.rank() == 0)
-            choose(router, logits, experts, bias, logits + experts,
+        const std::size_t t = first + g.rank();
+        if (g.rank() < Tokens && t < tokens.most && tokens.has(t))
+            choose(router, logits_of(t), experts, bias, logits_of(t) + experts,
                    reinterpret_cast<choice<float>*>(state + t * stride));
     }
+
+private:
+    // Behind the last token: the last one once more.
+    __device__ std::size_t clamped(std::size_t t) const { return t < tokens.most ? t : tokens.most - 1; }
+    __device__ float* logits_of(std::size_t t) const { return scratch + t * 3 * experts; }
 };
 
 struct map_body {
@@ -118,9 +127,12 @@ public:
     void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory, float* state,
              std::size_t stride) const {
         if constexpr (learned_router<Router>) {
-            for_warps(*call.out, call.tokens.most,
-                      route_body<Format, Router>{router_, in, call.tokens, weight_, bias_, experts_, inputs_,
-                                                 reinterpret_cast<float*>(memory), state, stride});
+            // With many tokens there are warps enough, and the weights' way through the caches is what
+            // counts.
+            if (call.tokens.most >= 1024)
+                route<4>(call, in, memory, state, stride);
+            else
+                route<1>(call, in, memory, state, stride);
         } else {
             row_source map = map_;
             map.index = call.token_ids;
@@ -131,6 +143,15 @@ public:
     }
 
 private:
+    template <std::size_t Tokens>
+    void route(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
+               float* state, std::size_t stride) const {
+        for_warps(
+            *call.out, (call.tokens.most + Tokens - 1) / Tokens,
+            route_body<Format, Router, Tokens>{router_, in, call.tokens, weight_, bias_, experts_, inputs_,
+                                               reinterpret_cast<float*>(memory), state, stride});
+    }
+
     Router router_;
     std::size_t choices_;
     std::size_t inputs_;

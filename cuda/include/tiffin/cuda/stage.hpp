@@ -19,6 +19,8 @@ namespace cuda_detail {
 template <codec Format, source_policy Source>
 struct source_value {
     static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
+    // Whether tokens read the same weights here, of a bank: see value_body.
+    static constexpr bool shares_weights = count_of<Source>(tensor_kind::low_rank_out) > 0;
 
     stage_view<Format, Source> view;
     const typename Format::storage* planes;
@@ -33,19 +35,34 @@ struct source_value {
     }
 };
 
-// A thread some features of a token: write(t, feature, value, count).
+// A thread some features of a token: write(t, feature, value, count). One token after the other; or, where
+// tokens share weights, the same features of all tokens, a warp of each, so that these weights stay in the
+// cache of a multiprocessor.
 template <codec Format, class Value, class Write>
 struct value_body {
+    static constexpr std::size_t numbers = access<Format>;
+    static constexpr bool shared = requires { requires Value::shares_weights; };
+
     Value value;
     token_range tokens;
     std::size_t features;
     Write write;
 
-    __device__ void operator()(std::size_t item) const {
-        constexpr std::size_t numbers = access<Format>;
+    [[nodiscard]] std::size_t items() const {
         const std::size_t chunks = (features + numbers - 1) / numbers;
-        const auto [t, chunk] = divide(item, chunks);
-        const std::size_t feature = chunk * numbers;
+        return tokens.most * (shared ? (chunks + warp_threads - 1) / warp_threads * warp_threads : chunks);
+    }
+    __device__ void operator()(std::size_t item) const {
+        const std::size_t chunks = (features + numbers - 1) / numbers;
+        divided at{};  // token, chunk
+        if constexpr (shared) {
+            const auto [group, t] = divide(item / warp_threads, tokens.most);
+            at = {t, group * warp_threads + item % warp_threads};
+            if (at.remainder >= chunks) return;
+        } else {
+            at = divide(item, chunks);
+        }
+        const std::size_t t = at.quotient, feature = at.remainder * numbers;
         if (!tokens.has(t)) return;
         const std::size_t count = features - feature < numbers ? features - feature : numbers;
         write(t, feature, value.template at<numbers>(t, feature, count), count);
@@ -54,8 +71,8 @@ struct value_body {
 template <codec Format, class Value, class Write>
 void write_values(launches& out, const Value& value, const token_range& tokens, std::size_t features,
                   const Write& write) {
-    for_elements(out, tokens.most * ((features + access<Format> - 1) / access<Format>),
-                 value_body<Format, Value, Write>{value, tokens, features, write});
+    const value_body<Format, Value, Write> body{value, tokens, features, write};
+    for_elements(out, body.items(), body);
 }
 
 // A warp a feature, for up to Tokens tokens: products summed in registers, then the formula.

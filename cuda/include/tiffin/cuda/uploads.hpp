@@ -35,22 +35,27 @@ public:
     const typename Format::storage* numbers(const tensor_view& given) {
         using storage = typename Format::storage;
         if (given.data == nullptr || !outcome_) return nullptr;
-        const bool on_device = place_of(given.data).device;
-        if (on_device && is_stored_as<Format>(given.type) &&
+        if (place_of(given.data).device && is_stored_as<Format>(given.type) &&
             reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
             return static_cast<const storage*>(given.data);
-        const std::size_t count = given.shape.elements();
-        tensor_view from = given;
-        std::vector<std::byte> here;
-        if (on_device) {
-            here.resize(bytes_of(given.type, count));
-            note(
-                checked(cudaMemcpy(here.data(), given.data, here.size(), cudaMemcpyDeviceToHost), "weights"));
-            if (!outcome_) return nullptr;
-            from.data = here.data();
+        std::vector<std::byte> memory;
+        const held_numbers<Format> converted(on_host(given, memory));
+        return copy(converted.data(), given.shape.elements());
+    }
+    // The same of a bank (experts, outputs, rank), as (experts, rank, outputs): threads side by side compute
+    // outputs side by side, and shall read numbers that lie so.
+    template <codec Format>
+    const typename Format::storage* bank(const tensor_view& given) {
+        if (given.data == nullptr || !outcome_) return nullptr;
+        std::vector<std::byte> memory;
+        const held_numbers<Format> from(on_host(given, memory));
+        const std::size_t outputs = given.shape[1], rank = given.shape[2];
+        std::vector<typename Format::storage> turned(given.shape.elements());
+        for (std::size_t i = 0; i < turned.size(); ++i) {
+            const std::size_t expert = i / (outputs * rank), output = i / rank % outputs;
+            turned[(expert * rank + i % rank) * outputs + output] = from.data()[i];
         }
-        const held_numbers<Format> converted(from);
-        return copy(converted.data(), count);
+        return copy(turned.data(), turned.size());
     }
     // One number, which stays with the host.
     float scalar(const tensor_view& given) { return load_as_f32(given.data, given.type, 0); }
@@ -70,6 +75,17 @@ public:
     }
 
 private:
+    // A tensor where the host can read it: where it is, or copied to `memory`.
+    tensor_view on_host(const tensor_view& given, std::vector<std::byte>& memory) {
+        tensor_view here = given;
+        if (place_of(given.data).device) {
+            memory.resize(bytes_of(given.type, given.shape.elements()));
+            note(checked(cudaMemcpy(memory.data(), given.data, memory.size(), cudaMemcpyDeviceToHost),
+                         "weights"));
+            here.data = memory.data();
+        }
+        return here;
+    }
     void note(status s) { static_cast<void>(outcome_ = std::move(s)); }
 
     cublasLtHandle_t blas_;

@@ -3,6 +3,7 @@
 
 #include <tiffin/backend/binding.hpp>
 #include <tiffin/backend/engine/engine_of.hpp>
+#include <tiffin/router/selection.hpp>
 
 #include <algorithm>
 #include <cstddef>
