@@ -1,9 +1,8 @@
 // expect: tiffin: at.tensor.: this source reads a tensor that it does not declare; add it to the source's
 #include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/prepare.hpp>
 
-#include <cstdint>
-#include <span>
 #include <string_view>
 
 struct scaled_embedding {
@@ -22,7 +21,6 @@ struct scaled_embedding {
 
 using block = tiffin::ffn<tiffin::gate<tiffin::silu>, scaled_embedding>;
 
-void call(tiffin::layer<block, tiffin::reference<>>& layer, std::span<const std::int32_t> token_ids,
-          std::span<const float> x, std::span<float> y) {
-    layer(x, token_ids, y);
+auto prepared(const tiffin::weights& given) {
+    return tiffin::prepare<block>(given, tiffin::reference<>{});
 }
