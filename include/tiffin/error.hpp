@@ -3,6 +3,7 @@
 
 #include <tiffin/config.hpp>
 
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -96,5 +97,27 @@ public:
 private:
     std::variant<T, tiffin::failure> held_;
 };
+
+namespace detail {
+
+// What `work` returns, or what it throws as a failure: for work that nothing may leave in another way, on a
+// thread, in a callback of a driver, or between collective calls that other ranks wait in.
+template <class Work>
+status attempt(const char* where, const Work& work) {
+#if TIFFIN_EXCEPTIONS
+    try {
+        return work();
+    } catch (const std::exception& e) {
+        return failure{errc::file, where, std::string("threw: ") + e.what()};
+    } catch (...) {
+        return failure{errc::file, where, "threw what is no std::exception"};
+    }
+#else
+    static_cast<void>(where);
+    return work();
+#endif
+}
+
+}  // namespace detail
 
 TIFFIN_END

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -23,24 +22,6 @@ inline status of_mpi(int code, const char* call) {
     int length = 0;
     MPI_Error_string(code, text, &length);
     return failure{errc::file, call, text};
-}
-
-// What `work` returns, or what it throws as a failure: a rank that left a collective call early would keep
-// the others waiting.
-template <class Work>
-status attempt(const char* where, const Work& work) {
-#if TIFFIN_EXCEPTIONS
-    try {
-        return work();
-    } catch (const std::exception& e) {
-        return failure{errc::file, where, std::string("threw: ") + e.what()};
-    } catch (...) {
-        return failure{errc::file, where, "threw what is no std::exception"};
-    }
-#else
-    static_cast<void>(where);
-    return work();
-#endif
 }
 
 // One verdict for all ranks: the failure of the lowest that has one, with its number. Where none has, all

@@ -54,13 +54,8 @@ public:
         if (!inside.empty())
             if (status s = store_->read(inside, to); !s) return s;
         if (outside_ == outside_row::row_0) return {};
-        // What was read lies in front; each row goes to its place or further back, the last one first.
-        const std::size_t bytes = row_.size();
-        for (std::size_t i = ids.size(), left = inside.size(); i-- > 0;)
-            if (is_outside(ids[i]))
-                std::memcpy(to + i * bytes, row_.data(), bytes);
-            else if (--left != i)
-                std::memcpy(to + i * bytes, to + left * bytes, bytes);
+        const auto elsewhere = [&](std::size_t i) { return is_outside(ids[i]) ? row_.data() : nullptr; };
+        detail::spread_rows(ids.size(), inside.size(), row_.size(), elsewhere, to);
         return {};
     }
 

@@ -2,16 +2,15 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -66,7 +65,12 @@ public:
         changed_.wait(lock, [&] { return !areas_[area].busy; });
         return areas_[area].ended;
     }
-    [[nodiscard]] const std::byte* rows(std::size_t area) const noexcept { return areas_[area].rows.data(); }
+    // What was read into an area, and which of its rows each token of a call has.
+    [[nodiscard]] gathered_rows rows(std::size_t area, std::span<const std::int32_t> index) const {
+        const area_of_rows& a = areas_[area];
+        const table_shape shape = a.store.shape();
+        return {a.rows.data(), a.ids.size(), shape.row_bytes(), shape.width, shape.type, index};
+    }
 
 private:
     struct area_of_rows {
@@ -84,18 +88,8 @@ private:
         a.store = store;
         a.ids = ids;
     }
-    static status run(area_of_rows& a) noexcept {
-#if TIFFIN_EXCEPTIONS
-        try {
-            return a.store.read(a.ids, a.rows.data());
-        } catch (const std::exception& e) {
-            return failure{errc::file, "store", std::string("threw: ") + e.what()};
-        } catch (...) {
-            return failure{errc::file, "store", "threw what is no std::exception"};
-        }
-#else
-        return a.store.read(a.ids, a.rows.data());
-#endif
+    static status run(area_of_rows& a) {
+        return detail::attempt("store", [&] { return a.store.read(a.ids, a.rows.data()); });
     }
     void serve() {
         std::unique_lock lock(mutex_);

@@ -83,19 +83,15 @@ public:
         missing_.clear();
         for (const std::int32_t id : ids)
             if (!slots_.contains(id)) missing_.push_back(id);
-        // The rows that are not here are read to the front, and spread from the last to the first: each goes
-        // to its place or further back, so that none is overwritten before it has moved.
         if (!missing_.empty())
             if (status s = store_->read(missing_, to); !s) return s;
-        for (std::size_t i = ids.size(), left = missing_.size(); i-- > 0;) {
+        const auto here = [&](std::size_t i) -> const std::byte* {
             const auto found = slots_.find(ids[i]);
-            if (found == slots_.end()) {
-                if (--left != i) std::memcpy(to + i * bytes, to + left * bytes, bytes);
-            } else {
-                std::memcpy(to + i * bytes, row(found->second), bytes);
-                use(found->second);
-            }
-        }
+            if (found == slots_.end()) return nullptr;
+            use(found->second);
+            return row(found->second);
+        };
+        detail::spread_rows(ids.size(), missing_.size(), bytes, here, to);
         if (!missing_.empty())
             for (std::size_t i = 0; i < ids.size(); ++i)
                 if (!slots_.contains(ids[i])) keep(ids[i], to + i * bytes);

@@ -65,10 +65,7 @@ public:
             }
         }
         delivered_ = area;
-        const table_shape shape = store_.shape();
-        const distinct_ids& distinct = calls_[area].distinct;
-        return gathered_rows{reads_.rows(area), distinct.ids().size(), shape.row_bytes(), shape.width,
-                             shape.type,        distinct.index()};
+        return reads_.rows(area, calls_[area].distinct.index());
     }
 
 private:

@@ -62,13 +62,7 @@ public:
             next_ = layers_.size();
             return read.failure();
         }
-        const table_shape shape = layers_[layer].shape();
-        return gathered_rows{reads_.rows(area_of(layer)),
-                             distinct_.ids().size(),
-                             shape.row_bytes(),
-                             shape.width,
-                             shape.type,
-                             distinct_.index()};
+        return reads_.rows(area_of(layer), distinct_.index());
     }
 
     // How long next() has waited for rows, in all passes so far.

@@ -109,6 +109,20 @@ void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row&
     }
 }
 
+// Rows of which some were read one behind the other to the front of `to`, each to its place: elsewhere(i) is
+// the i-th, or null where it is the next of those in front. `in_front`: how many those are.
+// From the last to the first: each goes to its place or further back, so that none is overwritten before it
+// has moved.
+template <class Elsewhere>
+void spread_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
+                 std::byte* to) {
+    for (std::size_t i = count; i-- > 0;)
+        if (const std::byte* const row = elsewhere(i))
+            std::memcpy(to + i * bytes, row, bytes);
+        else if (--in_front != i)
+            std::memcpy(to + i * bytes, to + in_front * bytes, bytes);
+}
+
 }  // namespace detail
 
 // A table (rows, width) that somebody holds in memory, at any alignment.
