@@ -9,6 +9,7 @@
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/tiffin.hpp>
 
+#include "call_bytes.hpp"
 #include "machine.hpp"
 #include "peers.hpp"
 
@@ -398,32 +399,6 @@ void add(const std::string& family, const shape& s, const std::function<subject(
             ->Unit(benchmark::kMillisecond);
 }
 
-// Bytes that a call of `tokens` tokens with different ids has to read: dense weights once, a row a token,
-// and of experts those that some token is led to, each token by chance and for itself.
-template <class Block>
-double bytes_of_call(const Block& block, const tiffin::block_shape& sizes, double tokens,
-                     const tiffin::number_formats& formats) {
-    double bytes = 0;
-    for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-        const double elements =
-            bytes_of(formats, t.tensor.spec.kind) * static_cast<double>(t.shape.elements());
-        double experts = 1, share = t.share, rows = 0;
-        for (std::size_t i = 0; i < t.shape.rank(); ++i) {
-            if (t.tensor.spec.axes[i] == tiffin::axis::experts) experts = static_cast<double>(t.shape[i]);
-            if (t.tensor.spec.axes[i] == tiffin::axis::vocab) rows = static_cast<double>(t.shape[i]);
-        }
-        const double chosen = static_cast<double>(t.choices);
-        if (rows > 0)
-            bytes += elements / rows / experts * chosen * share * tokens;
-        else if (t.tensor.spec.kind == tiffin::tensor_kind::logits)
-            bytes += elements;
-        else
-            bytes += elements * (1 - std::pow(1 - share * std::min(1.0, chosen / experts), tokens));
-    }
-    return bytes;
-}
-
 template <class Backend, class Block>
 void add_on(const std::string& name, const Backend& backend, const shape& s, const Block& block,
             tiffin::block_shape sizes) {
@@ -436,7 +411,9 @@ void add_on(const std::string& name, const Backend& backend, const shape& s, con
         [=](std::size_t tokens) {
             const auto t = static_cast<double>(tokens);
             return work_per_call{t * tiffin::cost(sizes, block).matrix_flops_per_token,
-                                 bytes_of_call(block, sizes, t, formats)};
+                                 bytes_of_call(block, sizes, t, [&](tiffin::tensor_kind kind) {
+                                     return bytes_of(formats, kind);
+                                 })};
         });
 }
 

@@ -121,18 +121,23 @@ inline bool ranges_overlap(const void* a, std::size_t a_bytes, const void* b, st
     return a_bytes != 0 && b_bytes != 0 && first < second + b_bytes && second < first + a_bytes;
 }
 
+// From a matrix's first number to its last.
+template <class T>
+std::size_t bytes_of_rows(const matrix_view<T>& m) noexcept {
+    return extent_of(m.rows, m.cols, m.stride) * sizeof(T);
+}
 // Whether two matrices share an element. Column blocks of one wider matrix do not.
-inline bool matrices_overlap(const matrix_view<const float>& a, const matrix_view<const float>& b) noexcept {
-    if (!ranges_overlap(a.data, extent_of(a.rows, a.cols, a.stride) * sizeof(float), b.data,
-                        extent_of(b.rows, b.cols, b.stride) * sizeof(float)))
-        return false;
+template <class A, class B>
+bool matrices_overlap(const matrix_view<A>& a, const matrix_view<B>& b) noexcept {
+    static_assert(sizeof(A) == sizeof(B));
+    if (!ranges_overlap(a.data, bytes_of_rows(a), b.data, bytes_of_rows(b))) return false;
     if (a.stride != b.stride || a.rows < 2 || b.rows < 2) return true;
     const auto first = reinterpret_cast<std::uintptr_t>(a.data);
     const auto second = reinterpret_cast<std::uintptr_t>(b.data);
-    const std::size_t row_bytes = a.stride * sizeof(float);
+    const std::size_t row_bytes = a.stride * sizeof(A);
     const std::size_t offset =
         second >= first ? (second - first) % row_bytes : row_bytes - 1 - (first - second - 1) % row_bytes;
-    const bool disjoint = offset >= a.cols * sizeof(float) && offset + b.cols * sizeof(float) <= row_bytes;
+    const bool disjoint = offset >= a.cols * sizeof(A) && offset + b.cols * sizeof(A) <= row_bytes;
     return !disjoint;
 }
 

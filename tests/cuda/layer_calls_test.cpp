@@ -78,6 +78,30 @@ TEST_CASE_FIXTURE(stem_fixture, "layers are not prepared while a graph is captur
     CHECK(made.failure().message().find("captured") != std::string::npos);
 }
 
+TEST_CASE_FIXTURE(stem_fixture, "to synchronise while a graph is captured is refused, and ends no capture") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    const status s = layer.synchronise();
+    cudaGraph_t graph{};
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    static_cast<void>(cudaGraphDestroy(graph));
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().message().find("captured") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "a workspace of the host is refused before anything is launched") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x);
+    const there<std::int32_t> their_ids(ids);
+    std::vector<std::byte> here(layer.workspace_bytes(10));
+    const status s = layer.try_call(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows(),
+                                    {here.data(), here.size()}, stream);
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().message().find("workspace: is memory of the host") == 0);
+    CHECK(layer.synchronise().ok());
+    CHECK(out.here() == x);
+}
+
 TEST_CASE_FIXTURE(stem_fixture, "a small workspace makes calls run in pieces; too small a one is refused") {
     auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 0});
     const there<float> in(x), out(x.size());
@@ -265,6 +289,39 @@ TEST_CASE_FIXTURE(stem_fixture, "streams, memory and callers of another device a
     const status with_other = layer.try_call(elsewhere.rows(), inputs, out.rows());
     REQUIRE_FALSE(with_other.ok());
     CHECK(with_other.failure().message() == "x: lies on device 1; the layer is on device 0");
+    emulated::device().current = 1;
+    const there<std::byte> their_memory(layer.workspace_bytes(10));
+    const status waited = layer.synchronise();
+    emulated::device().current = 0;
+    CHECK(waited.failure().message() == "device: the current device is 1; the layer is on device 0");
+    CHECK(layer.try_call(in.rows(), inputs, out.rows(), {their_memory.data(), their_memory.size()}, stream)
+              .failure()
+              .message() == "workspace: lies on device 1; the layer is on device 0");
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "weights of another device are copied") {
+    whole_tensors held = tensors;
+    weights given;
+    std::vector<there<float>> elsewhere;
+    emulated::device().current = 1;
+    for (const auto& e : held.given.entries()) {
+        const auto* const numbers = static_cast<const float*>(e.tensor.data);
+        elsewhere.emplace_back(std::vector<float>(numbers, numbers + e.tensor.shape.elements()));
+        given.add(e.name, elsewhere.back().data(), e.tensor.shape);
+    }
+    emulated::device().current = 0;
+    const std::size_t before = emulated::device().allocated;
+    auto layer = prepare<embedded>(given, tiffin::cuda<>{stream}, {.tokens = 0});
+    std::size_t bytes = 0;
+    for (const auto& tensor : elsewhere) bytes += tensor.size() * sizeof(float);
+    CHECK(emulated::device().allocated >= before + bytes);
+    auto moved = prepare<embedded>(given, tiffin::cuda<>{stream}, {.tokens = 16});
+    elsewhere.clear();
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    moved(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows());
+    CHECK(moved.synchronise().ok());
+    CHECK(out.here() == wanted);
 }
 
 TEST_CASE_FIXTURE(stem_fixture, "where cuBLASLt knows no way to multiply, tiles do") {
@@ -276,5 +333,42 @@ TEST_CASE_FIXTURE(stem_fixture, "where cuBLASLt knows no way to multiply, tiles 
     CHECK(layer.synchronise().ok());
     emulated::device().blas_knows_a_way = true;
     CHECK(out.here() == wanted);
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "cuBLASLt is asked once how to compute the products of a shape") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    auto& device = emulated::device();
+    const auto questions = [&](std::size_t rows) {
+        const std::size_t before = device.blas_questions, products = device.blas_products;
+        layer(in.rows().rows_from(0, rows), {.token_ids = {their_ids.data(), rows}},
+              out.rows().rows_from(0, rows));
+        CHECK(layer.synchronise().ok());
+        CHECK(device.blas_products == products + 2);  // of the gate and of the output
+        return device.blas_questions - before;
+    };
+    CHECK(questions(ids.size()) == 2);
+    CHECK(questions(ids.size()) == 0);
+    CHECK(out.here() == wanted);
+    CHECK(questions(ids.size() - 1) == 2);
+    CHECK(questions(ids.size()) == 0);
+}
+
+TEST_CASE("of more shapes than are kept, those met last are") {
+    auto by = cuda_detail::blas::make().or_throw();
+    constexpr std::size_t most = 70, inputs = 3, outputs = 2;
+    const there<float> x(std::vector<float>(most * inputs, 2.0f)),
+        w(std::vector<float>(outputs * inputs, 3.0f)), y(most * outputs);
+    const auto asks = [&](std::size_t tokens) {
+        const std::size_t before = emulated::device().blas_questions;
+        CHECK(by->product<f32>(x.data(), inputs, tokens, w.data(), outputs, inputs, y.data(), nullptr,
+                               nullptr) == CUBLAS_STATUS_SUCCESS);
+        return emulated::device().blas_questions - before == 1;
+    };
+    for (std::size_t tokens = 1; tokens <= most; ++tokens) CHECK(asks(tokens));
+    for (std::size_t tokens = most; tokens > most - 64; --tokens) CHECK_FALSE(asks(tokens));
+    CHECK(asks(most - 64));
+    CHECK(y.here() == std::vector<float>(most * outputs, 18.0f));
 }
 #endif

@@ -11,6 +11,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -47,17 +48,21 @@ struct table_fixture {
         REQUIRE(now.ok());
         REQUIRE(now->index.size() == ids.size());
         REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-        std::vector<std::int32_t> index(ids.size());
-        std::vector<std::byte> all(now->bytes());
-        REQUIRE(cudaMemcpy(index.data(), now->index.data(), index.size() * sizeof(std::int32_t),
+        return rows_of(*now);
+    }
+    // What is gathered now, a row a token.
+    static std::vector<float> rows_of(const gathered_rows& now) {
+        std::vector<std::int32_t> index(now.index.size());
+        std::vector<std::byte> all(now.bytes());
+        REQUIRE(cudaMemcpy(index.data(), now.index.data(), index.size() * sizeof(std::int32_t),
                            cudaMemcpyDeviceToHost) == cudaSuccess);
-        REQUIRE(cudaMemcpy(all.data(), now->data, all.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
-        std::vector<float> read(ids.size() * width);
-        for (std::size_t t = 0; t < ids.size(); ++t) {
+        REQUIRE(cudaMemcpy(all.data(), now.data, all.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+        std::vector<float> read(index.size() * width);
+        for (std::size_t t = 0; t < index.size(); ++t) {
             REQUIRE(index[t] >= 0);
-            REQUIRE(static_cast<std::size_t>(index[t]) < now->count);
-            std::memcpy(read.data() + t * width,
-                        all.data() + static_cast<std::size_t>(index[t]) * now->stride, width * sizeof(float));
+            REQUIRE(static_cast<std::size_t>(index[t]) < now.count);
+            std::memcpy(read.data() + t * width, all.data() + static_cast<std::size_t>(index[t]) * now.stride,
+                        width * sizeof(float));
         }
         return read;
     }
@@ -127,12 +132,24 @@ TEST_CASE_FIXTURE(table_fixture, "hot rows stay, and make room when others becom
     CHECK(misses() == then);
 }
 
+TEST_CASE_FIXTURE(table_fixture, "rows that were hot long ago make room for those that are now") {
+    auto rows = offloaded_rows::make(view, {.tokens = 8, .cached_rows = 8}).or_throw();
+    const std::vector<std::int32_t> old{1, 2, 3, 4, 5, 6, 7, 8}, now{11, 12, 13, 14, 15, 16, 17, 18};
+    for (int i = 0; i < 100; ++i) read(rows, old, true);
+    // Fewer than a hundred uses: without ageing none of them would get a place.
+    for (int i = 0; i < 60; ++i) read(rows, now, true);
+    const std::uint64_t hits = rows.counts().or_throw().hits;
+    CHECK(read(rows, now, true) == wanted(now));
+    CHECK(rows.counts().or_throw().hits > hits);
+}
+
 TEST_CASE_FIXTURE(table_fixture, "a store gives the rows, and its failure is told") {
-    bool fails = false;
+    bool fails = false, throws = false;
     std::size_t most = 0;
     const auto held = in_memory::view(view).or_throw();
     const from_callback store(held.shape(), [&](std::span<const std::int32_t> ids, std::byte* to) -> status {
         if (fails) return failure{errc::file, "the disk", "is gone"};
+        if (throws) throw std::runtime_error("no luck");
         most = std::max(most, ids.size());
         return held.read(ids, to);
     });
@@ -147,6 +164,16 @@ TEST_CASE_FIXTURE(table_fixture, "a store gives the rows, and its failure is tol
     const status s = rows.check();
     REQUIRE_FALSE(s.ok());
     CHECK(s.failure().message() == "the disk: is gone");
+    fails = false;
+    throws = true;
+    read(rows, {301, 5}, true);
+    const status thrown = rows.check();
+    REQUIRE_FALSE(thrown.ok());
+    CHECK(thrown.failure().message() == "store: threw: no luck");
+    throws = false;
+    // What did not come is not taken for cached, what was cached before still is.
+    CHECK(read(rows, {300, 301, 5}, true) == wanted({300, 301, 5}));
+    CHECK(rows.check().ok());
 }
 
 TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {
@@ -165,7 +192,87 @@ TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {
     CHECK(offloaded_rows::make(blocks).failure().code == errc::dtype);
 }
 
+TEST_CASE_FIXTURE(table_fixture, "memory that is pinned already is taken as it is") {
+    auto first = offloaded_rows::make(view, {.tokens = 8, .cached_rows = 8}).or_throw();
+    auto second = offloaded_rows::make(view, {.tokens = 8}).or_throw();
+    CHECK(read(first, {5, 499}, true) == wanted({5, 499}));
+    CHECK(read(second, {5, 0}, true) == wanted({5, 0}));
+    auto pinned = cuda_detail::registered_memory::make(numbers.size() * sizeof(float), "test").or_throw();
+    std::memcpy(pinned.host(), numbers.data(), numbers.size() * sizeof(float));
+    tensor_view there = view;
+    there.data = pinned.host();
+    auto third = offloaded_rows::make(there, {.tokens = 8}).or_throw();
+    CHECK(read(third, {7, 7, 8}, false) == wanted({7, 7, 8}));
+}
+
+TEST_CASE_FIXTURE(table_fixture, "fetch and gathering are captured in a graph and replayed on other ids") {
+    auto rows = offloaded_rows::make(view, {.tokens = 30, .cached_rows = 40}).or_throw();
+    std::mt19937 random(5);
+    constexpr std::size_t tokens = 20;
+    auto ids = cuda_detail::device_memory::make(tokens * sizeof(std::int32_t), "test").or_throw();
+    const std::span<const std::int32_t> given(ids.as<std::int32_t>(), tokens);
+    cudaGraph_t graph{};
+    cudaGraphExec_t ready{};
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(rows.prefetch(given, stream).ok());
+    CHECK(rows.check().failure().message().find("captured") != std::string::npos);
+    const gathered_rows now = rows.gather(given, stream).or_throw();
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
+    std::uint64_t distinct = 0;
+    for (int replay = 0; replay < 60; ++replay) {
+        const std::vector<std::int32_t> here = skewed_ids(tokens, random);
+        distinct += different(here);
+        REQUIRE(cudaMemcpy(ids.data(), here.data(), ids.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+        REQUIRE(cudaGraphLaunch(ready, stream) == cudaSuccess);
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+        CHECK(rows_of(now) == wanted(here));
+    }
+    const offload_counts counts = rows.counts().or_throw();
+    CHECK(counts.calls == 60);
+    CHECK(counts.hits > 0);
+    CHECK(counts.hits + counts.misses == distinct);
+    static_cast<void>(cudaGraphExecDestroy(ready));
+    static_cast<void>(cudaGraphDestroy(graph));
+}
+
 #if defined(TIFFIN_CUDA_ON_HOST)
+TEST_CASE_FIXTURE(table_fixture, "a prefetch waits for what reads the rows of the last one") {
+    auto rows = offloaded_rows::make(view, {.tokens = 8}).or_throw();
+    const std::vector<std::int32_t> ids{4, 9, 11, 13};
+    auto there = cuda_detail::device_memory::make(ids.size() * sizeof(std::int32_t), "test").or_throw();
+    REQUIRE(cudaMemcpy(there.data(), ids.data(), there.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    const std::int32_t* const first = there.as<std::int32_t>();
+    auto copied = cuda_detail::device_memory::make(2 * width * sizeof(float), "test").or_throw();
+    const gathered_rows now = rows.gather({first, 2}, stream).or_throw();
+    // Two rows, in the order in which they were asked for: there is no cache.
+    REQUIRE(cudaMemcpyAsync(copied.data(), now.data, copied.size(), cudaMemcpyDeviceToDevice, stream) ==
+            cudaSuccess);
+    CHECK(rows.prefetch({first + 2, 2}, stream).ok());
+    CHECK(rows.check().ok());  // waits for the fetch, and for the stream only as far as the fetch does
+    std::vector<float> read(2 * width);
+    std::memcpy(read.data(), copied.data(), copied.size());
+    CHECK(read == wanted({4, 9}));
+}
+
+TEST_CASE_FIXTURE(table_fixture, "what a fetch that was refused half-way admitted is not taken for cached") {
+    const std::vector<std::int32_t> ids{4, 9};
+    auto there = cuda_detail::device_memory::make(ids.size() * sizeof(std::int32_t), "test").or_throw();
+    REQUIRE(cudaMemcpy(there.data(), ids.data(), there.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    const std::span<const std::int32_t> given(there.as<std::int32_t>(), 2);
+    for (std::size_t after = 0; after < 8; ++after) {
+        CAPTURE(after);
+        auto rows = offloaded_rows::make(view, {.tokens = 4, .cached_rows = 16}).or_throw();
+        emulated::device().launches_before_next = after;
+        emulated::device().next_launch = cudaErrorInvalidConfiguration;
+        const bool refused = !rows.prefetch(given, stream).ok();
+        CHECK(refused == (after < 7));
+        emulated::device().next_launch = cudaSuccess;
+        CHECK(read(rows, ids, true) == wanted(ids));
+    }
+    emulated::device().launches_before_next = 0;
+}
+
 TEST_CASE_FIXTURE(table_fixture, "a prefetch that failed is not taken for one that is under way") {
     auto rows = offloaded_rows::make(view, {.tokens = 4, .cached_rows = 8}).or_throw();
     const std::vector<std::int32_t> ids{4, 9};

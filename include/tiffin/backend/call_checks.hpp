@@ -93,25 +93,41 @@ inline status check_gathered_form(const gathered_table& table, std::span<const g
     return {};
 }
 
-// The rows of a call's tokens in a table that is not in memory.
-inline status check_gathered(const gathered_table& table, const gathered_rows& rows,
-                             const matrix_view<const float>& x, const matrix_view<float>& y) {
-    const auto refuse = [&](errc code, std::string what) {
-        return failure{code, table.name, std::move(what)};
-    };
-    for (std::size_t t = 0; t < x.rows; ++t)
-        if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
-            return refuse(errc::token_id, "index[" + std::to_string(t) +
-                                              "] = " + std::to_string(rows.index[t]) + " lies outside its " +
-                                              std::to_string(rows.count) + " gathered rows");
+// Where the rows of a call's tokens lie, in a table that is not in memory.
+template <class Y>
+status check_gathered_place(const gathered_table& table, const gathered_rows& rows, const matrix_view<Y>& y) {
     const std::size_t number = block_of(rows.type) > 1 ? 2 : size_of(rows.type);
     if (reinterpret_cast<std::uintptr_t>(rows.data) % number != 0 || rows.stride % number != 0)
-        return refuse(errc::size, "has gathered rows that do not lie at multiples of " +
-                                      std::to_string(number) + " bytes");
-    const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);
-    if (ranges_overlap(rows.data, rows.bytes(), y.data, y_bytes) ||
-        ranges_overlap(rows.index.data(), rows.index.size_bytes(), y.data, y_bytes))
+        return failure{
+            errc::size, table.name,
+            "has gathered rows that do not lie at multiples of " + std::to_string(number) + " bytes"};
+    if (ranges_overlap(rows.data, rows.bytes(), y.data, bytes_of_rows(y)) ||
+        ranges_overlap(rows.index.data(), rows.index.size_bytes(), y.data, bytes_of_rows(y)))
         return failure{errc::overlap, "y", "overlaps the gathered rows of " + table.name};
+    return {};
+}
+// Which of them each token's is.
+inline status check_gathered_index(const gathered_table& table, const gathered_rows& rows) {
+    for (std::size_t t = 0; t < rows.index.size(); ++t)
+        if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
+            return failure{errc::token_id, table.name,
+                           "index[" + std::to_string(t) + "] = " + std::to_string(rows.index[t]) +
+                               " lies outside its " + std::to_string(rows.count) + " gathered rows"};
+    return {};
+}
+
+// Whether y lies apart from what every call reads, and from the routes it records.
+template <class X, class Y, class Inputs>
+status check_apart(const call_needs& needs, const matrix_view<X>& x, const Inputs& inputs,
+                   const matrix_view<Y>& y) {
+    const auto lies_in_y = [&](const void* data, std::size_t bytes) {
+        return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
+    };
+    if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
+    if (lies_in_y(inputs.token_ids.data(), inputs.token_ids.size_bytes()))
+        return failure{errc::overlap, "y", "overlaps token_ids"};
+    if (inputs.routes != nullptr && lies_in_y(inputs.routes, x.rows * needs.choices * sizeof(choice<float>)))
+        return failure{errc::overlap, "y", "overlaps routes"};
     return {};
 }
 
@@ -138,16 +154,11 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
                                    " lies outside its " + std::to_string(table.vocab) + " rows"};
     for (const gathered_table& table : needs.gathered) {
         if (status s = check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
-        if (status s = check_gathered(table, inputs.gathered[table.number - 1], x, y); !s) return s;
+        const gathered_rows& rows = inputs.gathered[table.number - 1];
+        if (status s = check_gathered_index(table, rows); !s) return s;
+        if (status s = check_gathered_place(table, rows, y); !s) return s;
     }
-    const std::size_t y_bytes = extent_of(y.rows, y.cols, y.stride) * sizeof(float);
-    if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
-    if (ranges_overlap(ids.data(), ids.size_bytes(), y.data, y_bytes))
-        return failure{errc::overlap, "y", "overlaps token_ids"};
-    if (inputs.routes != nullptr &&
-        ranges_overlap(inputs.routes, x.rows * needs.choices * sizeof(choice<float>), y.data, y_bytes))
-        return failure{errc::overlap, "y", "overlaps routes"};
-    return {};
+    return check_apart(needs, x, inputs, y);
 }
 
 }  // namespace detail

@@ -17,11 +17,13 @@ enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasLtMatmulDescAttributes_t { CUBLASLT_MATMUL_DESC_TRANSA };
 enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
 };
+enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
 struct cublasLtContext {};
 using cublasLtHandle_t = cublasLtContext*;
 struct cublasLtMatmulDescOpaque_t {
@@ -31,11 +33,17 @@ struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
     std::uint64_t rows, cols;
     std::int64_t ld;
+
+    friend bool operator==(const cublasLtMatrixLayoutOpaque_t&,
+                           const cublasLtMatrixLayoutOpaque_t&) = default;
 };
 struct cublasLtMatmulPreferenceOpaque_t {};
-struct cublasLtMatmulAlgo_t {};
+struct cublasLtMatmulAlgo_t {
+    cublasLtMatrixLayoutOpaque_t a, b, c;  // what it was found for
+};
 struct cublasLtMatmulHeuristicResult_t {
     cublasLtMatmulAlgo_t algo;
+    cublasStatus_t state;
 };
 
 inline const char* cublasLtGetStatusString(cublasStatus_t) {
@@ -74,9 +82,12 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t, cublasLtMatmulDescOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
-    cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*, cublasLtMatrixLayoutOpaque_t*,
-    cublasLtMatmulPreferenceOpaque_t*, int, cublasLtMatmulHeuristicResult_t*, int* count) {
+    cublasLtHandle_t, cublasLtMatmulDescOpaque_t*, cublasLtMatrixLayoutOpaque_t* a,
+    cublasLtMatrixLayoutOpaque_t* b, cublasLtMatrixLayoutOpaque_t* c, cublasLtMatrixLayoutOpaque_t*,
+    cublasLtMatmulPreferenceOpaque_t*, int, cublasLtMatmulHeuristicResult_t* found, int* count) {
+    ++emulated::device().blas_questions;
+    found->algo = {*a, *b, *c};
+    found->state = CUBLAS_STATUS_SUCCESS;
     *count = emulated::device().blas_knows_a_way ? 1 : 0;
     return *count == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -103,11 +114,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDescOpaque_
                                      const void* a, cublasLtMatrixLayoutOpaque_t* a_layout, const void* b,
                                      cublasLtMatrixLayoutOpaque_t* b_layout, const void*, const void*,
                                      cublasLtMatrixLayoutOpaque_t*, void* d,
-                                     cublasLtMatrixLayoutOpaque_t* d_layout, const cublasLtMatmulAlgo_t*,
+                                     cublasLtMatrixLayoutOpaque_t* d_layout, const cublasLtMatmulAlgo_t* way,
                                      void*, std::size_t, cudaStream_t stream) {
     if (product->a != CUBLAS_OP_T || a_layout->rows != b_layout->rows || d_layout->rows != a_layout->cols ||
-        d_layout->cols != b_layout->cols)
+        d_layout->cols != b_layout->cols || way->a != *a_layout || way->b != *b_layout || way->c != *d_layout)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    ++emulated::device().blas_products;
     emulated::enqueue(stream, [a, b, d, al = *a_layout, bl = *b_layout, dl = *d_layout] {
         for (std::size_t column = 0; column < dl.cols; ++column)
             for (std::size_t row = 0; row < dl.rows; ++row) {

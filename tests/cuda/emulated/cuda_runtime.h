@@ -1,10 +1,11 @@
 // A device on the host: enough of CUDA's runtime to run tiffin's kernels in an ordinary program, so that
 // they are tested where there is no GPU. Not a simulator: no time, no caches, one block at a time.
 //
-// Launches are put off until something waits for them, as on a stream. The threads of a block are fibers
-// that change places at __syncthreads and at shuffles; a barrier that some never reach ends the program.
-// New memory is filled with bytes that are NaN in every format. What a kernel reads beyond an allocation
-// is for the address sanitizer to find.
+// Launches are put off until something waits for them, and then no more is run than it waits for: what one
+// stream needs of another and did not wait for has not happened. The threads of a block are fibers that
+// change places at __syncthreads and at shuffles; a barrier that some never reach ends the program. New
+// memory is filled with bytes that are NaN in every format. What a kernel reads beyond an allocation is for
+// the address sanitizer to find.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +39,9 @@ enum cudaError_t {
     cudaErrorNotSupported,
     cudaErrorStreamCaptureUnsupported,
     cudaErrorInvalidResourceHandle,
+    cudaErrorHostMemoryAlreadyRegistered,
+    cudaErrorStreamCaptureIsolation,
+    cudaErrorUnknown,
 };
 inline const char* cudaGetErrorName(cudaError_t code) {
     static constexpr const char* names[] = {"cudaSuccess",
@@ -47,7 +51,10 @@ inline const char* cudaGetErrorName(cudaError_t code) {
                                             "cudaErrorInvalidDevicePointer",
                                             "cudaErrorNotSupported",
                                             "cudaErrorStreamCaptureUnsupported",
-                                            "cudaErrorInvalidResourceHandle"};
+                                            "cudaErrorInvalidResourceHandle",
+                                            "cudaErrorHostMemoryAlreadyRegistered",
+                                            "cudaErrorStreamCaptureIsolation",
+                                            "cudaErrorUnknown"};
     return names[code];
 }
 inline const char* cudaGetErrorString(cudaError_t code) {
@@ -65,25 +72,28 @@ struct device_state {
     std::size_t allocated = 0;
     std::size_t allocations = 0;
     std::size_t launches = 0;
-    cudaError_t next_launch = cudaSuccess;  // what the next launch answers
+    cudaError_t next_launch = cudaSuccess;  // what the launch answers that comes after so many others
+    std::size_t launches_before_next = 0;
     bool blas_knows_a_way = true;
+    std::size_t blas_questions = 0;  // for a way
+    std::size_t blas_products = 0;
 };
 device_state& device();
 void run_waiting();
 void run_block(unsigned threads, const work& thread);
 // Puts work on a stream: into its graph while that is captured.
-void enqueue(struct stream* on, work one);
+void enqueue(struct stream* on, work one);  // null: the default stream
 void block_barrier();
 float exchange(float value, unsigned lane_mask);
 
-struct stream {
-    int device = 0;
-    struct graph* capturing = nullptr;
-};
+struct stream;
+struct event;
+struct graph;
 
 }  // namespace emulated
 
 using cudaStream_t = emulated::stream*;
+using cudaEvent_t = emulated::event*;
 using cudaGraph_t = emulated::graph*;
 using cudaGraphExec_t = emulated::graph*;
 
@@ -121,14 +131,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* to);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* to);
-// One queue for all streams: what waits for an event waits for everything.
-using cudaEvent_t = const char*;
 enum {
+    cudaStreamDefault = 0,
     cudaStreamNonBlocking = 1,
     cudaEventDisableTiming = 2,
     cudaHostRegisterMapped = 2,
+    cudaHostRegisterReadOnly = 8,
     cudaHostAllocMapped = 2
 };
+enum cudaDeviceAttr { cudaDevAttrHostRegisterReadOnlySupported };
+cudaError_t cudaDeviceGetAttribute(int* to, cudaDeviceAttr what, int device);
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t on);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on);
@@ -169,6 +182,13 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
     return before;
 }
 
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected,
+                                    unsigned long long value) {
+    const unsigned long long before = *at;
+    if (before == expected) *at = value;
+    return before;
+}
+
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     std::size_t dynamicSmemBytes = 0;
@@ -179,10 +199,12 @@ struct cudaLaunchConfig_t {
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                const Arguments&... arguments) {
-    if (const cudaError_t code = std::exchange(emulated::device().next_launch, cudaSuccess);
-        code != cudaSuccess)
-        return code;
-    ++emulated::device().launches;
+    auto& device = emulated::device();
+    if (device.next_launch != cudaSuccess && device.launches_before_next-- == 0) {
+        device.launches_before_next = 0;
+        return std::exchange(device.next_launch, cudaSuccess);
+    }
+    ++device.launches;
     emulated::enqueue(config->stream, [kernel, grid = config->gridDim, block = config->blockDim,
                                        ... held = std::remove_const_t<Parameters>(arguments)] {
         gridDim = grid;

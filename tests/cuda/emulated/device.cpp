@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -28,17 +30,64 @@ namespace emulated {
 struct graph {
     std::vector<work> all;
 };
+struct item {
+    unsigned long long turn;  // when it was put there, of all streams' items
+    work run;
+};
+struct stream {
+    int device = 0;
+    bool blocking = true;  // it and the default stream wait for each other
+    graph* capturing = nullptr;
+    std::deque<item> waiting{};
+};
+// What was on a stream when the event was recorded, or that it was recorded into a graph.
+struct event {
+    stream* of = nullptr;
+    unsigned long long turn = 0;
+    graph* in = nullptr;
+};
 
 namespace {
 
 device_state state;
-std::vector<work> waiting;
-struct allocation {
+struct memory {
     std::size_t bytes;
     int device;
 };
-std::map<std::uintptr_t, allocation> allocations;
+std::map<std::uintptr_t, memory> allocations, pinned;
 unsigned capturing = 0;
+unsigned long long turn = 0;
+stream default_stream;
+std::set<stream*> streams{&default_stream};
+
+// The range that an address lies in, or null.
+const memory* find(const std::map<std::uintptr_t, memory>& all, const void* data) {
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    auto found = all.upper_bound(at);
+    if (found == all.begin()) return nullptr;
+    --found;
+    return at < found->first + found->second.bytes ? &found->second : nullptr;
+}
+
+// Runs what is on a stream up to a turn, and before each of it what it waits for by being on the default
+// stream or on one that this waits for.
+void run_until(stream& on, unsigned long long last) {
+    while (!on.waiting.empty() && on.waiting.front().turn <= last) {
+        const item first = std::move(on.waiting.front());
+        on.waiting.pop_front();
+        if (&on == &default_stream) {
+            for (stream* const other : streams)
+                if (other != &on && other->blocking) run_until(*other, first.turn);
+        } else if (on.blocking) {
+            run_until(default_stream, first.turn);
+        }
+        first.run();
+    }
+}
+void synchronise(stream& on) {
+    enqueue(&on == &default_stream ? nullptr : &on, [] {});
+    run_until(on, turn);
+}
 
 // A stack on which threads run, one after the other until one has to wait.
 struct fiber {
@@ -113,10 +162,10 @@ void run_threads() {
 }
 
 void wait(barrier& at, unsigned wanted()) {
-    const unsigned me = threadIdx.x, turn = at.passed;
+    const unsigned me = threadIdx.x, round = at.passed;
     ++now.events;
     ++at.arrived;
-    while (at.passed == turn) {
+    while (at.passed == round) {
         if (now.started == now.threads && at.arrived == wanted()) {
             at.arrived = 0;
             ++at.passed;
@@ -184,16 +233,14 @@ void run_block(unsigned threads, const work& thread) {
 }
 
 void run_waiting() {
-    std::vector<work> all;
-    all.swap(waiting);
-    for (const work& one : all) one();
+    for (stream* const one : streams) run_until(*one, turn);
 }
 
 void enqueue(stream* on, work one) {
     if (on != nullptr && on->capturing != nullptr)
         on->capturing->all.push_back(std::move(one));
     else
-        waiting.push_back(std::move(one));
+        (on != nullptr ? *on : default_stream).waiting.push_back({++turn, std::move(one)});
 }
 
 }  // namespace emulated
@@ -203,7 +250,7 @@ using namespace emulated;
 cudaError_t cudaMalloc(void** to, std::size_t bytes) {
     if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
     if (state.allocated + bytes > state.memory_limit) return cudaErrorMemoryAllocation;
-    *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (posix_memalign(to, 256, bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*to, 0xFF,
                 std::min(bytes, std::size_t{1} << 20));  // workspaces end in memory of cuBLASLt alone
     allocations[reinterpret_cast<std::uintptr_t>(*to)] = {bytes, state.current};
@@ -222,7 +269,7 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
     if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
-    run_waiting();
+    synchronise(default_stream);
     std::memcpy(to, from, bytes);
     return cudaSuccess;
 }
@@ -231,12 +278,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void* data) {
-    const auto at = reinterpret_cast<std::uintptr_t>(data);
-    auto found = allocations.upper_bound(at);
-    *to = {cudaMemoryTypeUnregistered, -1};
-    if (found == allocations.begin()) return cudaSuccess;
-    --found;
-    if (at < found->first + found->second.bytes) *to = {cudaMemoryTypeDevice, found->second.device};
+    if (const memory* const there = find(allocations, data))
+        *to = {cudaMemoryTypeDevice, there->device};
+    else
+        *to = {find(pinned, data) != nullptr ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered, -1};
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* to) {
@@ -251,11 +296,11 @@ cudaError_t cudaGetLastError() {
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* to) {
-    *to = new stream{state.current, nullptr};
-    return cudaSuccess;
+    return cudaStreamCreateWithFlags(to, cudaStreamDefault);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t on) {
     run_waiting();
+    streams.erase(on);
     delete on;
     return cudaSuccess;
 }
@@ -265,7 +310,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t on, int* to) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t on) {
     if (on != nullptr && on->capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
-    run_waiting();
+    synchronise(on != nullptr ? *on : default_stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t on, cudaStreamCaptureStatus* to) {
@@ -281,7 +326,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t on, cudaStreamCaptureMode) {
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t on, cudaGraph_t* to) {
     *to = on->capturing;
-    on->capturing = nullptr;
+    for (stream* const one : streams)
+        if (one->capturing == *to) one->capturing = nullptr;
     --capturing;
     return cudaSuccess;
 }
@@ -305,55 +351,81 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int byte, std::size_t bytes) {
-    run_waiting();
+    synchronise(default_stream);
     std::memset(to, byte, bytes);
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
-    return cudaStreamCreate(to);
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t on) {
+    enqueue(on, [=] { std::memset(to, byte, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
+    *to = new stream{state.current, flags != cudaStreamNonBlocking};
+    streams.insert(*to);
+    return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
-    *to = "event";
+    *to = new event;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t on) {
+    *event = {on != nullptr ? on : &default_stream, ++turn, on != nullptr ? on->capturing : nullptr};
     return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) {
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    run_waiting();
+    delete event;
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t event, unsigned) {
+    if (on == nullptr) on = &default_stream;
+    // A stream that waits for what is captured is captured with it; one that is waits for nothing else.
+    if (event->in != nullptr && on->capturing == nullptr) on->capturing = event->in;
+    if (event->in != on->capturing) return cudaErrorStreamCaptureIsolation;
+    if (event->in == nullptr && event->of != nullptr)
+        enqueue(on, [of = event->of, last = event->turn] {
+            if (streams.count(of) != 0) run_until(*of, last);
+        });
     return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t on, void (*function)(void*), void* data) {
     enqueue(on, [=] { function(data); });
     return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void* data, std::size_t, unsigned) {
-    return data == nullptr ? cudaErrorInvalidValue : cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void*) {
-    run_waiting();
+cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned) {
+    if (data == nullptr || bytes == 0) return cudaErrorInvalidValue;
+    const auto first = reinterpret_cast<std::uintptr_t>(data);
+    for (const auto& [at, there] : pinned)
+        if (first < at + there.bytes && at < first + bytes) return cudaErrorHostMemoryAlreadyRegistered;
+    pinned[first] = {bytes, -1};
     return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* data) {
+    run_waiting();
+    return pinned.erase(reinterpret_cast<std::uintptr_t>(data)) == 1 ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaHostAlloc(void** to, std::size_t bytes, unsigned) {
     *to = std::malloc(bytes);
-    return cudaSuccess;
+    return cudaHostRegister(*to, bytes, 0);
 }
 cudaError_t cudaFreeHost(void* data) {
-    run_waiting();
+    const cudaError_t code = cudaHostUnregister(data);
     std::free(data);
+    return code;
+}
+cudaError_t cudaDeviceGetAttribute(int* to, cudaDeviceAttr, int) {
+    *to = 1;
     return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** to, void* data, unsigned) {
     *to = data;
-    return cudaSuccess;
+    return find(pinned, data) != nullptr ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* to) {
     return cudaEventCreateWithFlags(to, 0);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-    run_waiting();
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (event->of != nullptr) run_until(*event->of, event->turn);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {

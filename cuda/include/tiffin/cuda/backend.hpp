@@ -23,9 +23,12 @@ TIFFIN_BEGIN
 // Blocks on an NVIDIA device: the one that is current when they are prepared.
 // Numerics: weights, tables, activations and the products that cuBLASLt computes are kept in Format (f32,
 //   bf16 or f16), sums and formulas in f32, without TF32. Calls of up to four tokens keep their products in
-//   f32. Sums are in no promised order. Routers' weights, biases and norms' weights are f32.
+//   f32, but those of a mixture's experts. Sums are in no promised order. Routers' weights, biases and norms'
+//   weights are f32.
 // Errors: errc::device with CUDA's own words; else those of the other backends.
-// Cost: dense products by cuBLASLt, one kernel more a source: the formula with all its table rows.
+// Cost: dense products by cuBLASLt (a mixture's experts: in tiles of our own), one kernel more a source: the
+//   formula with all its table rows. prepare() waits for `stream`, and allocates a workspace for
+//   prepare_options::tokens as they are: workspace_limit is of the host's memory.
 template <codec Format = f32>
 struct cuda {
     cudaStream_t stream = nullptr;  // of prepare(), and of calls that name no other
@@ -47,8 +50,11 @@ cuda(cudaStream_t)->cuda<f32>;
 // errc::device.
 //   A token id outside its table is found on the device before its row is read; row 0 stands in for it,
 //   and synchronise() reports it.
-// Threads: const calls with a workspace each may run at the same time, on a stream each.
-// Cost: no allocation and no synchronisation in a call; it can be captured in a graph.
+// Threads: const calls with a workspace each may run at the same time, on a stream each. An id that one of
+//   them refused is reported to whoever synchronises next.
+// Lifetime: of the layer, the workspace and all memory of a call: until its work on the stream has ended.
+// Cost: no allocation and no synchronisation in a call; it can be captured in a graph. (A delayed block's
+//   call is captured with the place in `carried` that it has then: capture the passes of a whole turn.)
 template <class Block, codec Format>
 class layer<Block, cuda<Format>> {
     static_assert(block_policy<Block>,
@@ -85,7 +91,8 @@ public:
     status try_call(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y) {
         return try_call(x, inputs, y, {workspace_.data(), workspace_.size()}, stream_);
     }
-    // Waits for the stream, and reports the first id outside a table since the last time.
+    // Waits for the stream, and reports an id outside a table since the last time: that of the smallest
+    // position.
     [[nodiscard]] status synchronise(cudaStream_t stream) const;
     [[nodiscard]] status synchronise() const { return synchronise(stream_); }
 #if TIFFIN_EXCEPTIONS
@@ -111,7 +118,7 @@ private:
 
     call_needs needs_;
     engine_type engine_;
-    std::shared_ptr<cublasLtContext> blas_;
+    std::shared_ptr<cuda_detail::blas> blas_;
     std::vector<cuda_detail::device_memory> weights_;
     cuda_detail::device_memory workspace_;
     cuda_detail::device_memory refused_;
@@ -129,16 +136,15 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (status s = checked(cudaGetDevice(&device), "device"); !s) return s.failure();
     if (status s = check_stream(stream, device); !s) return s.failure();
     if (status s = check_idle(stream); !s) return s.failure();
-    auto readable = readable_weights::make(given, Format::type);
+    // Weights on the device may be what `stream` still writes.
+    if (status s = checked(cudaStreamSynchronize(stream), "stream"); !s) return s.failure();
+    auto readable = readable_weights::make(given, Format::type, device);
     if (!readable) return readable.failure();
     auto bound = bind_weights(block, readable->get(), formats());
     if (!bound) return bound.failure();
-    cublasLtHandle_t handle = nullptr;
-    if (const cublasStatus_t code = cublasLtCreate(&handle); code != CUBLAS_STATUS_SUCCESS)
-        return failure{errc::device, "cublasLtCreate", cublasLtGetStatusString(code)};
-    const std::shared_ptr<cublasLtContext> blas(
-        handle, [](cublasLtHandle_t h) { static_cast<void>(cublasLtDestroy(h)); });
-    uploads up(handle);
+    auto products_by = blas::make();
+    if (!products_by) return products_by.failure();
+    uploads up(**products_by, device);
     layer<Block, cuda> made(detail::needs_of(*bound),
                             engine_detail::engine_of<cuda_detail::device<Format>, Block>(block, *bound, up));
     if (!up.outcome()) return up.outcome().failure();
@@ -151,7 +157,7 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (refused == nullptr) return up.outcome().failure();
     // Copies may still be under way on the default stream, which `stream` need not wait for.
     if (status s = checked(cudaStreamSynchronize(nullptr), "weights"); !s) return s.failure();
-    made.blas_ = blas;
+    made.blas_ = *std::move(products_by);
     made.weights_ = up.take();
     made.refused_ = std::move(made.weights_.back());
     made.weights_.pop_back();
@@ -170,6 +176,8 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     if (status s = check_device_call<Format>(needs_, device_, x, inputs, y); !s) return s;
     if (status s = check_stream(stream, device_); !s) return s;
     if (x.rows == 0) return {};
+    if (!memory.empty())
+        if (status s = check_memory(memory.data(), "workspace", device_); !s) return s;
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (256 - address % 256) % 256;
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
@@ -201,26 +209,18 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
                      {refused_.template as<unsigned long long>()},
                      &out});
     }
-    if (needs_.delay) inputs.carried->advance(x.rows);
+    if (needs_.delay && out.going()) inputs.carried->advance(x.rows);
     return out.outcome();
 }
 
 template <class Block, codec Format>
 status layer<Block, cuda<Format>>::synchronise(cudaStream_t stream) const {
     using namespace cuda_detail;
-    unsigned long long key = 0, none = refused_ids::none;
-    if (status s = checked(cudaStreamSynchronize(stream), "synchronise"); !s) return s;
-    if (status s =
-            checked(cudaMemcpy(&key, refused_.data(), sizeof key, cudaMemcpyDeviceToHost), "synchronise");
-        !s)
-        return s;
-    if (key == none) return {};
-    if (status s =
-            checked(cudaMemcpy(refused_.data(), &none, sizeof none, cudaMemcpyHostToDevice), "synchronise");
-        !s)
-        return s;
-    if (status s = checked(cudaStreamSynchronize(nullptr), "synchronise"); !s) return s;
-    return refusal_of(needs_, key);
+    if (status s = check_current(device_); !s) return s;
+    if (status s = check_stream(stream, device_); !s) return s;
+    unsigned long long key = 0;
+    if (status s = take_refused({refused_.template as<unsigned long long>()}, key, stream); !s) return s;
+    return key == refused_ids::none ? status{} : refusal_of(needs_, key);
 }
 
 TIFFIN_END

@@ -9,17 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
+
+struct __nv_bfloat16;  // of cuda_bf16.h
+struct __half;         // of cuda_fp16.h
 
 TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// What Format's numbers are given as: their bits, or CUDA's type of their size.
+// What Format's numbers are given as: their bits, or CUDA's type of them.
 template <class T, class Format>
 concept number_of = std::same_as<T, typename Format::storage> ||
-    (std::is_class_v<T> && !std::same_as<typename Format::storage, float> &&
-     sizeof(T) == sizeof(typename Format::storage) && alignof(T) == alignof(typename Format::storage));
+                    (std::same_as<Format, bf16>&& std::same_as<T, ::__nv_bfloat16>) ||
+                    (std::same_as<Format, f16> && std::same_as<T, ::__half>);
 
 inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]] int device) {
 #if CUDART_VERSION >= 12080
@@ -33,17 +35,28 @@ inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]
     return {};
 }
 
-// Whether memory can be allocated and copied now.
+// Whether the host can allocate memory, copy, and wait for the stream now.
 inline status check_idle(cudaStream_t stream) {
     cudaStreamCaptureStatus capture{};
     if (status s = checked(cudaStreamIsCapturing(stream, &capture), "stream"); !s) return s;
     if (capture == cudaStreamCaptureStatusNone) return {};
     return refused(cudaErrorStreamCaptureUnsupported, "stream",
-                   "a graph is being captured on it; prepare layers before");
+                   "a graph is being captured on it; prepare layers and wait for them before or after");
+}
+
+inline status check_current(int device) {
+    int current = 0;
+    if (status s = checked(cudaGetDevice(&current), "device"); !s) return s;
+    if (current == device) return {};
+    return failure{errc::device, "device",
+                   "the current device is " + std::to_string(current) + "; the layer is on device " +
+                       std::to_string(device)};
 }
 
 inline status check_memory(const void* data, const char* name, int device) {
     const memory_place place = place_of(data);
+    if (place.unknown != cudaSuccess && place.unknown != cudaErrorInvalidValue)
+        return refused(place.unknown, name, "cannot be looked at");
     if (!place.device)
         return refused(cudaErrorInvalidDevicePointer, name,
                        "is memory of the host; a layer on the device reads and writes device memory");
@@ -62,24 +75,13 @@ status check_rows(const matrix_view<T>& given, const char* name, std::size_t row
     return rows == 0 ? status{} : check_memory(given.data, name, device);
 }
 
-template <class A, class B>
-bool views_overlap(const matrix_view<A>& a, const matrix_view<B>& b) noexcept {
-    return detail::ranges_overlap(a.data, detail::extent_of(a.rows, a.cols, a.stride) * sizeof(A), b.data,
-                                  detail::extent_of(b.rows, b.cols, b.stride) * sizeof(B));
-}
-
 // Everything but the token ids' values and what is in gathered indices, which the device looks at.
 template <codec Format>
 status check_device_call(const call_needs& needs, int device,
                          const matrix_view<const typename Format::storage>& x,
                          const device_inputs<Format>& inputs,
                          const matrix_view<typename Format::storage>& y) {
-    int current = 0;
-    if (status s = checked(cudaGetDevice(&current), "device"); !s) return s;
-    if (current != device)
-        return failure{errc::device, "device",
-                       "the current device is " + std::to_string(current) + "; the layer is on device " +
-                           std::to_string(device)};
+    if (status s = check_current(device); !s) return s;
     if (status s = check_rows(x, "x", x.rows, needs.d_model, device); !s) return s;
     if (status s = check_rows(y, "y", x.rows, needs.d_model, device); !s) return s;
     const auto& ids = inputs.token_ids;
@@ -88,14 +90,15 @@ status check_device_call(const call_needs& needs, int device,
         if (status s = check_memory(ids.data(), "token_ids", device); !s) return s;
     if (needs.residual) {
         if (status s = check_rows(inputs.residual, "residual", x.rows, needs.d_model, device); !s) return s;
-        if (views_overlap(inputs.residual, y)) return failure{errc::overlap, "y", "overlaps residual"};
+        if (detail::matrices_overlap(inputs.residual, y))
+            return failure{errc::overlap, "y", "overlaps residual"};
     }
     if (needs.given_width != 0) {
         if (status s =
                 check_rows(inputs.per_layer_input, "per_layer_input", x.rows, needs.given_width, device);
             !s)
             return s;
-        if (views_overlap(inputs.per_layer_input, y))
+        if (detail::matrices_overlap(inputs.per_layer_input, y))
             return failure{errc::overlap, "y", "overlaps per_layer_input"};
     }
     if (status s = detail::check_carried(needs, inputs.carried, x.rows); !s) return s;
@@ -105,13 +108,36 @@ status check_device_call(const call_needs& needs, int device,
         if (status s = detail::check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];
         if (x.rows == 0) continue;
+        if (rows.count == 0) return failure{errc::size, table.name, "was gathered as no rows at all"};
+        if (status s = detail::check_gathered_place(table, rows, y); !s) return s;
         if (status s = check_memory(rows.data, table.name.c_str(), device); !s) return s;
         if (status s = check_memory(rows.index.data(), table.name.c_str(), device); !s) return s;
     }
     if (inputs.routes != nullptr && needs.choices > 0)
         if (status s = check_memory(inputs.routes, "routes", device); !s) return s;
-    if (views_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
-    return {};
+    return detail::check_apart(needs, x, inputs, y);
+}
+
+// Only what was seen: a call on another stream may have noted a smaller position since.
+struct forget_body {
+    refused_ids refused;
+    unsigned long long seen;
+
+    __device__ void operator()(std::size_t) const { atomicCAS(refused.key, seen, refused_ids::none); }
+};
+// Waits for the stream; then what was noted, which is noted no more.
+inline status take_refused(const refused_ids& refused, unsigned long long& key, cudaStream_t stream) {
+    const auto ended = [&] { return checked(cudaStreamSynchronize(stream), "synchronise"); };
+    if (status s = check_idle(stream); !s) return s;
+    if (status s = checked(cudaMemcpyAsync(&key, refused.key, sizeof key, cudaMemcpyDeviceToHost, stream),
+                           "synchronise");
+        !s)
+        return s;
+    if (status s = ended(); !s || key == refused_ids::none) return s;
+    launches out(stream);
+    for_elements(out, 1, forget_body{refused, key});
+    if (status s = out.outcome(); !s) return s;
+    return ended();
 }
 
 // What the device noted of an id, in the words of the other backends.
@@ -119,7 +145,7 @@ inline failure refusal_of(const call_needs& needs, unsigned long long key) {
     const auto id = static_cast<std::int32_t>(static_cast<std::uint32_t>(key));
     const std::string position = std::to_string(key >> 32 & 0x7FFFFFFFull);
     if (key >> 63 != 0)
-        return {errc::token_id, needs.gathered.empty() ? "gathered" : needs.gathered[0].name,
+        return {errc::token_id, needs.gathered.size() == 1 ? needs.gathered[0].name : "gathered",
                 "index[" + position + "] = " + std::to_string(id) + " lies outside its gathered rows"};
     for (const table_size& table : needs.tables)
         if (id < 0 || static_cast<std::size_t>(id) >= table.vocab)

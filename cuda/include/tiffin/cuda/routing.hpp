@@ -24,52 +24,66 @@ inline bool is_few(const token_range& tokens) noexcept {
     return tokens.span == nullptr && tokens.most <= few_tokens;
 }
 
-// A warp for up to Tokens tokens: the logits, eight experts at a time, each number of their weights read once
-// for all of these tokens; then a thread a token chooses.
-template <codec Format, router_policy Router, std::size_t Tokens>
-struct route_body {
-    Router router;
+// A warp eight experts of up to Tokens tokens: their logits, each number of the weights read once for all of
+// these tokens. Tokens one after the other have warps side by side, which read the same weights.
+template <codec Format, std::size_t Tokens>
+struct logits_body {
+    static constexpr std::size_t together = 8;
+
     activations<Format> in;
-    token_range tokens;
+    std::size_t tokens;
     const float* weight;  // (experts, inputs)
-    const float* bias;
     std::size_t experts;
     std::size_t inputs;
-    float* scratch;  // (tokens, 3 experts)
-    float* state;
+    float* logits;
     std::size_t stride;
 
+    [[nodiscard]] TIFFIN_HD std::size_t groups() const { return (tokens + Tokens - 1) / Tokens; }
+    [[nodiscard]] std::size_t items() const { return groups() * ((experts + together - 1) / together); }
     __device__ void operator()(const warp& g, std::size_t item) const {
-        constexpr std::size_t together = 8, numbers = access<Format>;
-        const std::size_t first = item * Tokens;
-        for (std::size_t e = 0; e < experts; e += together) {
-            float sums[Tokens][together] = {};
-            for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
-                pack<numbers> x[Tokens];
-                for (std::size_t t = 0; t < Tokens; ++t)
-                    x[t] = load<Format, numbers>(in.data + clamped(first + t) * in.stride + k, inputs - k);
-                for (std::size_t i = 0; i < together && e + i < experts; ++i) {
-                    const pack<numbers> w = load<f32, numbers>(weight + (e + i) * inputs + k, inputs - k);
-                    for (std::size_t t = 0; t < Tokens; ++t)
-                        for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += x[t].lane[n] * w.lane[n];
-                }
-            }
+        constexpr std::size_t numbers = access<Format>;
+        const auto [which, group] = divide(item, groups());
+        const std::size_t first = group * Tokens, e = which * together;
+        float sums[Tokens][together] = {};
+        for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
+            pack<numbers> x[Tokens];
             for (std::size_t t = 0; t < Tokens; ++t)
-                for (std::size_t i = 0; i < together && e + i < experts; ++i) {
-                    const float sum = g.sum(sums[t][i]);
-                    if (g.rank() == t && first + t < tokens.most) logits_of(first + t)[e + i] = sum;
-                }
+                x[t] = load<Format, numbers>(in.data + clamped(first + t) * in.stride + k, inputs - k);
+            for (std::size_t i = 0; i < together && e + i < experts; ++i) {
+                const pack<numbers> w = load<f32, numbers>(weight + (e + i) * inputs + k, inputs - k);
+                for (std::size_t t = 0; t < Tokens; ++t)
+                    for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += x[t].lane[n] * w.lane[n];
+            }
         }
-        const std::size_t t = first + g.rank();
-        if (g.rank() < Tokens && t < tokens.most && tokens.has(t))
-            choose(router, logits_of(t), experts, bias, logits_of(t) + experts,
-                   reinterpret_cast<choice<float>*>(state + t * stride));
+        for (std::size_t t = 0; t < Tokens; ++t)
+            for (std::size_t i = 0; i < together && e + i < experts; ++i) {
+                const float sum = g.sum(sums[t][i]);
+                if (g.rank() == t && first + t < tokens) logits[(first + t) * stride + e + i] = sum;
+            }
     }
 
 private:
     // Behind the last token: the last one once more.
-    __device__ std::size_t clamped(std::size_t t) const { return t < tokens.most ? t : tokens.most - 1; }
-    __device__ float* logits_of(std::size_t t) const { return scratch + t * 3 * experts; }
+    __device__ std::size_t clamped(std::size_t t) const { return t < tokens ? t : tokens - 1; }
+};
+
+// A thread a token, which chooses among its logits.
+template <router_policy Router>
+struct choose_body {
+    Router router;
+    token_range tokens;
+    const float* bias;
+    std::size_t experts;
+    float* logits;  // then room for two numbers an expert
+    float* state;
+    std::size_t stride;
+
+    __device__ void operator()(std::size_t t) const {
+        if (!tokens.has(t)) return;
+        float* const mine = logits + t * 3 * experts;
+        choose(router, mine, experts, bias, mine + experts,
+               reinterpret_cast<choice<float>*>(state + t * stride));
+    }
 };
 
 struct map_body {
@@ -129,10 +143,13 @@ public:
         if constexpr (learned_router<Router>) {
             // With many tokens there are warps enough, and the weights' way through the caches is what
             // counts.
+            auto* const logits = reinterpret_cast<float*>(memory);
             if (call.tokens.most >= 1024)
-                route<4>(call, in, memory, state, stride);
+                multiply<4>(call, in, logits);
             else
-                route<1>(call, in, memory, state, stride);
+                multiply<1>(call, in, logits);
+            for_elements(*call.out, call.tokens.most,
+                         choose_body<Router>{router_, call.tokens, bias_, experts_, logits, state, stride});
         } else {
             row_source map = map_;
             map.index = call.token_ids;
@@ -144,12 +161,10 @@ public:
 
 private:
     template <std::size_t Tokens>
-    void route(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
-               float* state, std::size_t stride) const {
-        for_warps(
-            *call.out, (call.tokens.most + Tokens - 1) / Tokens,
-            route_body<Format, Router, Tokens>{router_, in, call.tokens, weight_, bias_, experts_, inputs_,
-                                               reinterpret_cast<float*>(memory), state, stride});
+    void multiply(const device_call<Format>& call, const activations<Format>& in, float* logits) const {
+        const logits_body<Format, Tokens> body{in,      call.tokens.most, weight_,     experts_,
+                                               inputs_, logits,           3 * experts_};
+        for_warps(*call.out, body.items(), body);
     }
 
     Router router_;

@@ -26,18 +26,27 @@ inline status checked(cudaError_t code, const char* where, const std::string& wh
     return refused(code, where, what);
 }
 
-// Where memory lies: on which device, or with the host.
+// Where memory lies: on which device, or with the host; pinned there, a device can read it.
 struct memory_place {
     bool device = false;
+    bool pinned = false;
     int number = 0;
+    cudaError_t unknown = cudaSuccess;  // why CUDA does not say
 };
 inline memory_place place_of(const void* data) noexcept {
     cudaPointerAttributes found{};
-    if (data == nullptr || cudaPointerGetAttributes(&found, data) != cudaSuccess) {
+    if (data == nullptr) return {};
+    if (const cudaError_t code = cudaPointerGetAttributes(&found, data); code != cudaSuccess) {
         static_cast<void>(cudaGetLastError());
-        return {};
+        return {false, false, 0, code};
     }
-    return {found.type == cudaMemoryTypeDevice || found.type == cudaMemoryTypeManaged, found.device};
+    return {found.type == cudaMemoryTypeDevice || found.type == cudaMemoryTypeManaged,
+            found.type == cudaMemoryTypeHost, found.device};
+}
+// Whether kernels of a device may read memory: it is its own.
+inline bool lies_on(int device, const void* data) noexcept {
+    const memory_place place = place_of(data);
+    return place.device && place.number == device;
 }
 
 // Bytes on the current device; uninitialised.

@@ -122,7 +122,7 @@ public:
 
     stage(const Source& source, std::span<const tensor_view> tensors, const stage_sizes& sizes, uploads& up)
         : view_{source, {}, {}, sizes.outputs},
-          products_(sizes.outputs, sizes.inputs, up.blas()),
+          products_(sizes.outputs, sizes.inputs, up.products_by()),
           steps_(make_steps<Format, Source>(source, tensors, sizes, up)) {
         static constexpr auto specs = specs_of<Source>("");
         for (std::size_t i = 0; i < specs.size(); ++i)

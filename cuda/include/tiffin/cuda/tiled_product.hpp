@@ -19,6 +19,7 @@ template <codec Format, class Rows, class Out>
 struct tiled_product {
     static constexpr unsigned side = 64, depth = 16, each = 4;
     static_assert(side / each * (side / each) == block_threads);
+    static_assert(side * depth == each * block_threads);
 
     const typename Format::storage* weights;  // (experts, outputs, inputs)
     std::size_t experts;
@@ -53,19 +54,25 @@ __global__ void __launch_bounds__(block_threads) tiled_kernel(const tiled_produc
     const auto* const weights = p.weights + e * p.outputs * p.inputs;
     const unsigned down = threadIdx.x / (side / each) * each, right = threadIdx.x % (side / each) * each;
     float sums[each][each] = {};
+    // A thread's numbers of each step, and where their rows begin.
+    const unsigned step = threadIdx.x % depth;
+    const typename Format::storage *of_x[each], *of_w[each];
+    for (unsigned i = 0; i < each; ++i) {
+        const unsigned line = i * side / each + threadIdx.x / depth;
+        of_x[i] = first + line < last ? p.rows(first + line) : nullptr;
+        of_w[i] = column + line < p.outputs ? weights + (column + line) * p.inputs : nullptr;
+    }
     for (std::size_t k = 0; k < p.inputs; k += depth) {
-        for (unsigned i = threadIdx.x; i < side * depth; i += block_threads) {
-            const unsigned line = i / depth, step = i % depth;
-            const bool inside = k + step < p.inputs;
-            x[step][line] = inside && first + line < last ? widen<Format>(p.rows(first + line)[k + step]) : 0;
-            w[step][line] = inside && column + line < p.outputs
-                                ? widen<Format>(weights[(column + line) * p.inputs + k + step])
-                                : 0;
+        const bool inside = k + step < p.inputs;
+        for (unsigned i = 0; i < each; ++i) {
+            const unsigned line = i * side / each + threadIdx.x / depth;
+            x[step][line] = inside && of_x[i] != nullptr ? widen<Format>(of_x[i][k + step]) : 0;
+            w[step][line] = inside && of_w[i] != nullptr ? widen<Format>(of_w[i][k + step]) : 0;
         }
         __syncthreads();
-        for (unsigned step = 0; step < depth; ++step)
+        for (unsigned at = 0; at < depth; ++at)
             for (unsigned a = 0; a < each; ++a)
-                for (unsigned b = 0; b < each; ++b) sums[a][b] += x[step][down + a] * w[step][right + b];
+                for (unsigned b = 0; b < each; ++b) sums[a][b] += x[at][down + a] * w[at][right + b];
         __syncthreads();
     }
     for (unsigned a = 0; a < each; ++a)

@@ -3,10 +3,9 @@
 
 #include <tiffin/backend/held_numbers.hpp>
 #include <tiffin/backend/tensor_checks.hpp>
+#include <tiffin/cuda/blas.hpp>
 #include <tiffin/cuda/runtime.hpp>
 #include <tiffin/tensor.hpp>
-
-#include <cublasLt.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,14 +17,14 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// Puts tensors on the current device in the format asked for; those that lie there in it already stay
+// Puts tensors on the device, the current one, in the format asked for; those that lie there in it stay
 // where they are. After the first refusal nothing more is put there, and pointers are null.
 class uploads {
 public:
-    explicit uploads(cublasLtHandle_t blas) noexcept : blas_(blas) {}
+    uploads(blas& by, int device) noexcept : blas_(&by), device_(device) {}
 
     // What dense products are handed to.
-    [[nodiscard]] cublasLtHandle_t blas() const noexcept { return blas_; }
+    [[nodiscard]] blas& products_by() const noexcept { return *blas_; }
     [[nodiscard]] const status& outcome() const noexcept { return outcome_; }
     // The memory of everything that was put there.
     [[nodiscard]] std::vector<device_memory> take() noexcept { return std::move(held_); }
@@ -35,7 +34,7 @@ public:
     const typename Format::storage* numbers(const tensor_view& given) {
         using storage = typename Format::storage;
         if (given.data == nullptr || !outcome_) return nullptr;
-        if (place_of(given.data).device && is_stored_as<Format>(given.type) &&
+        if (lies_on(device_, given.data) && is_stored_as<Format>(given.type) &&
             reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
             return static_cast<const storage*>(given.data);
         std::vector<std::byte> memory;
@@ -88,24 +87,21 @@ private:
     }
     void note(status s) { static_cast<void>(outcome_ = std::move(s)); }
 
-    cublasLtHandle_t blas_;
+    blas* blas_;
+    int device_;
     status outcome_;
     std::vector<device_memory> held_;
 };
 
 // Given tensors with those that prepare() has to look into copied to the host.
-// On the device stay floating-point tensors that are in `format` there, but single numbers.
+// Floating-point tensors that lie on the device in `format` stay there, but single numbers.
 class readable_weights {
 public:
-    static result<readable_weights> make(const weights& given, dtype format) {
+    static result<readable_weights> make(const weights& given, dtype format, int device) {
         readable_weights made;
         for (const weights::entry& e : given.entries()) {
             tensor_view t = e.tensor;
-            if (t.gathered != 0) {
-                made.weights_.add_gathered(e.name, t.type, t.shape);
-                continue;
-            }
-            const bool stays = t.type == format && t.shape.elements() > 1;
+            const bool stays = t.type == format && t.shape.elements() > 1 && lies_on(device, t.data);
             if (t.data != nullptr && !stays && place_of(t.data).device) {
                 auto& here = made.copies_.emplace_back(bytes_of(t.type, t.shape.elements()));
                 if (status s = checked(cudaMemcpy(here.data(), t.data, here.size(), cudaMemcpyDeviceToHost),

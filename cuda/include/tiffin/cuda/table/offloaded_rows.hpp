@@ -38,21 +38,28 @@ struct offload_counts {
 //
 // Shapes: ids (T) int32 on the device, T up to options.tokens. Rows gathered last until the next prefetch.
 // Order: a prefetch waits for what is on `stream` when it is called; gather() makes `stream` wait for it.
-// Cache: of eight slots a miss looks at, the row used least often makes room if it was used less often than
+//   gather() takes ids in the same memory for those of the prefetch: they are to stay as they are until then.
+//   Both on one stream; in one graph where they are captured, as the fetches are then part of it.
+// Cache: from eight slots on. Of eight slots a miss looks at, the row used least often makes room if it was
+// used less often than
 //   the one that comes; uses count half after every 16 tokens a slot.
 // Errors: errc::device, size, dtype. An id outside the table is noted as a layer notes it, and row 0 stands
 //   in for it: check() reports it, and what a store could not read.
-// Threads: one at a time. Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No
+// Threads: one at a time. Lifetime: as a layer's, and longer than a graph it was captured in.
+// Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No
 //   allocation in a call. Rows in memory are read over the bus by the device itself; those of a store by the
 //   host, into memory that both read.
 // Source: STEM keeps tables with the host: prefetched, each row once, hot ones cached by LFU.
 template <row_store Store>
 class basic_offloaded_rows {
 public:
-    // A table (rows, width) of f32, bf16 or f16 in host memory, which is registered with CUDA meanwhile.
+    // A table (rows, width) of f32, bf16 or f16 in host memory: pinned by the caller for as long as this
+    // lives, or else registered with CUDA meanwhile. (So of several over one table that nobody pinned, the
+    // one made first has to live longest.)
     static result<basic_offloaded_rows> make(const tensor_view& table, const offload_options& options = {}) {
         auto rows = in_memory::view(table);
         if (!rows) return rows.failure();
+        if (status s = check(rows->shape(), options); !s) return s.failure();
         auto memory = cuda_detail::registered_memory::make(
             table.data, bytes_of(table.type, table.shape.elements()), "table");
         if (!memory) return memory.failure();
@@ -60,6 +67,7 @@ public:
     }
     // Rows of a store, which must outlive this.
     static result<basic_offloaded_rows> make(const Store& store, const offload_options& options = {}) {
+        if (status s = check(store.shape(), options); !s) return s.failure();
         return make_any(store.shape(), store, {}, options);
     }
 
@@ -71,9 +79,7 @@ public:
         expected_ = {};  // until these are on their way
         if (ids.empty()) return {};
         if (status s = cuda_detail::check_memory(ids.data(), "ids", device_); !s) return s;
-        const bool age = options_.cached_rows > 0 && (since_aged_ += ids.size()) > 16 * options_.cached_rows;
-        if (age) since_aged_ = 0;
-        if (status s = fetch_->run(ids, stream, age); !s) return s;
+        if (status s = fetch_->run(ids, stream); !s) return s;
         expected_ = ids;
         return {};
     }
@@ -109,15 +115,23 @@ private:
                          std::unique_ptr<cuda_detail::row_fetch<Store>> fetch)
         : shape_(shape), options_(options), device_(device), fetch_(std::move(fetch)) {}
 
-    static result<basic_offloaded_rows> make_any(const table_shape& shape, const Store& store,
-                                                 cuda_detail::registered_memory memory,
-                                                 const offload_options& options) {
+    static status check(const table_shape& shape, const offload_options& options) {
         if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
             return failure{
                 errc::dtype, "table",
                 "is " + std::string(name_of(shape.type)) + "; layers on a device read F32, BF16 or F16"};
-        if (shape.rows > 0x7FFFFFFFu || options.cached_rows + options.tokens > 0x7FFFFFFFu)
-            return failure{errc::size, "table", "has " + std::to_string(shape.rows) + " rows; ids are int32"};
+        if (shape.rows == 0 || shape.rows > 0x7FFFFFFFu)
+            return failure{errc::size, "table",
+                           "has " + std::to_string(shape.rows) + " rows; it needs some, and ids are int32"};
+        if (options.cached_rows + options.tokens > 0x7FFFFFFFu)
+            return failure{errc::size, "options",
+                           "ask for " + std::to_string(options.cached_rows + options.tokens) +
+                               " rows on the device; an index is int32"};
+        return {};
+    }
+    static result<basic_offloaded_rows> make_any(const table_shape& shape, const Store& store,
+                                                 cuda_detail::registered_memory memory,
+                                                 const offload_options& options) {
         int device = 0;
         if (status s = cuda_detail::checked(cudaGetDevice(&device), "device"); !s) return s.failure();
         auto fetch = std::make_unique<cuda_detail::row_fetch<Store>>(shape, store, std::move(memory),
@@ -129,7 +143,6 @@ private:
     table_shape shape_;
     offload_options options_;
     int device_;
-    std::size_t since_aged_ = 0;
     std::span<const std::int32_t> expected_{};
     std::unique_ptr<cuda_detail::row_fetch<Store>> fetch_;
 };

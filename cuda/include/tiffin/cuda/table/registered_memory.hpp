@@ -11,17 +11,18 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// Memory of the host that the device may read: the caller's, registered, or our own.
+// Memory of the host that the device may read: the caller's, pinned already or registered for as long as this
+// lives, or our own.
 class registered_memory {
 public:
     registered_memory() = default;
     static result<registered_memory> make(const void* data, std::size_t bytes, const char* where) {
         registered_memory made;
         void* const host = const_cast<void*>(data);
-        if (const cudaError_t code = cudaHostRegister(host, bytes, cudaHostRegisterMapped);
-            code != cudaSuccess) {
-            static_cast<void>(cudaGetLastError());
-            return refused(code, where, "cannot register " + std::to_string(bytes) + " bytes");
+        // CUDA registers no byte twice.
+        if (!place_of(data).pinned || !place_of(static_cast<const std::byte*>(data) + bytes - 1).pinned) {
+            if (status s = pin(host, bytes, where); !s) return s.failure();
+            made.held_ = held::registered;
         }
         made.host_ = host;
         if (status s = checked(cudaHostGetDevicePointer(&made.device_, host, 0), where); !s)
@@ -35,7 +36,7 @@ public:
             static_cast<void>(cudaGetLastError());
             return refused(code, where, "no " + std::to_string(bytes) + " bytes of host memory");
         }
-        made.own_ = true;
+        made.held_ = held::own;
         if (status s = checked(cudaHostGetDevicePointer(&made.device_, made.host_, 0), where); !s)
             return s.failure();
         return {std::move(made)};
@@ -46,20 +47,37 @@ public:
         return *this;
     }
     ~registered_memory() {
-        if (host_ != nullptr) static_cast<void>(own_ ? cudaFreeHost(host_) : cudaHostUnregister(host_));
+        if (held_ == held::registered) static_cast<void>(cudaHostUnregister(host_));
+        if (held_ == held::own) static_cast<void>(cudaFreeHost(host_));
     }
     void swap(registered_memory& other) noexcept {
         std::swap(host_, other.host_);
         std::swap(device_, other.device_);
-        std::swap(own_, other.own_);
+        std::swap(held_, other.held_);
     }
     [[nodiscard]] std::byte* host() const noexcept { return static_cast<std::byte*>(host_); }
     [[nodiscard]] const std::byte* device() const noexcept { return static_cast<const std::byte*>(device_); }
 
 private:
+    enum class held { by_others, registered, own };
+
+    static status pin(void* host, std::size_t bytes, const char* where) {
+        int device = 0, reads_only = 0;
+        if (status s = checked(cudaGetDevice(&device), where); !s) return s;
+        if (status s = checked(
+                cudaDeviceGetAttribute(&reads_only, cudaDevAttrHostRegisterReadOnlySupported, device), where);
+            !s)
+            return s;
+        // A mapped file that may not be written is registered as such or not at all.
+        unsigned flags = cudaHostRegisterMapped;
+        if (reads_only != 0) flags |= cudaHostRegisterReadOnly;
+        return checked(cudaHostRegister(host, bytes, flags), where,
+                       "cannot register " + std::to_string(bytes) + " bytes");
+    }
+
     void* host_ = nullptr;
     void* device_ = nullptr;
-    bool own_ = false;
+    held held_ = held::by_others;
 };
 
 }  // namespace cuda_detail

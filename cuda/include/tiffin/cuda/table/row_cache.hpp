@@ -14,7 +14,9 @@ namespace cuda_detail {
 // What a cache counts, on the device.
 struct offload_counters {
     unsigned long long calls, tokens, hits, misses;
-    std::uint32_t hand;  // the slot that the next miss looks at first
+    unsigned long long since_aged;  // tokens
+    std::uint32_t hand;             // the slot that the next miss looks at first
+    std::uint32_t age;              // whether this call ages the uses
 };
 
 // A cache of rows in slots, and one call's ids as they go through it. All pointers are the device's.
@@ -64,7 +66,20 @@ struct begin_ids {
         if (i == 0) {
             ++c.counters->calls;
             c.counters->tokens += c.tokens;
+            c.counters->since_aged += c.tokens;
+            c.counters->age = c.counters->since_aged > 16ull * c.slots ? 1 : 0;
+            if (c.counters->age != 0) c.counters->since_aged = 0;
         }
+    }
+};
+// By few threads: mostly there is nothing to do. Decided on the device, so that graphs age too.
+struct age_uses {
+    static constexpr std::size_t threads = 16384;
+
+    row_cache c;
+    __device__ void operator()(std::size_t i) const {
+        if (c.counters->age == 0) return;
+        for (; i < c.rows; i += threads) c.uses[i] /= 2;
     }
 };
 struct find_heads {
@@ -131,36 +146,53 @@ struct finish_ids {
     }
 };
 
-// A warp a missing row: from the host's table, or from where its rows were read one behind the other.
+// A warp a piece of a missing row: from the host's table, or from where a store has read its rows one behind
+// the other. A piece is one read a thread: a second would wait for the bus once more.
 struct fetch_body {
+    static constexpr std::size_t piece = 16 * warp_threads;
+
+    row_cache c;
     const std::byte* from;
-    bool by_id;
+    const std::int32_t* were_read;  // by the store: how many rows, all or none; null: `from` is the table
     std::size_t bytes;
-    const std::int32_t* wanted;
-    const std::uint32_t* places;
     std::byte* rows;
 
-    __device__ void operator()(const warp& g, std::size_t n) const {
-        if (n >= static_cast<std::size_t>(wanted[0])) return;
-        const std::size_t row = by_id ? static_cast<std::size_t>(wanted[1 + n]) : n;
-        const std::byte* const source = from + row * bytes;
-        std::byte* const to = rows + std::size_t{places[n]} * bytes;
-        using group = words<std::uint32_t, 4>;
-        const bool aligned =
-            (reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(to) | bytes) %
-                sizeof(group) ==
-            0;
-        if (aligned)
-            for (std::size_t i = g.rank(); i < bytes / sizeof(group); i += g.size())
-                reinterpret_cast<group*>(to)[i] = reinterpret_cast<const group*>(source)[i];
+    [[nodiscard]] TIFFIN_HD std::size_t pieces() const { return (bytes + piece - 1) / piece; }
+    __device__ void operator()(const warp& g, std::size_t item) const {
+        const auto [n, part] = divide(item, pieces());
+        if (n >= static_cast<std::size_t>(c.wanted[0])) return;
+        const std::int32_t id = c.wanted[1 + n];
+        const std::uint32_t place = c.places[n];
+        if (were_read != nullptr && *were_read == 0) {
+            if (part == 0 && g.rank() == 0) forget(id, place);
+            return;
+        }
+        const std::size_t row = were_read != nullptr ? n : static_cast<std::size_t>(id);
+        const std::byte* const source = from + row * bytes + part * piece;
+        std::byte* const to = rows + place * bytes + part * piece;
+        const std::size_t count = bytes - part * piece < piece ? bytes - part * piece : piece;
+        const std::uintptr_t lies =
+            reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(to) | count;
+        if (lies % 16 == 0)
+            copy<words<std::uint32_t, 4>>(g, source, to, count);
+        else if (lies % 4 == 0)
+            copy<std::uint32_t>(g, source, to, count);
         else
-            for (std::size_t i = g.rank(); i < bytes; i += g.size()) to[i] = source[i];
+            copy<std::byte>(g, source, to, count);
     }
-};
 
-struct age_body {
-    std::uint32_t* uses;
-    __device__ void operator()(std::size_t i) const { uses[i] /= 2; }
+private:
+    template <class Group>
+    __device__ static void copy(const warp& g, const std::byte* source, std::byte* to, std::size_t count) {
+        for (std::size_t i = g.rank(); i < count / sizeof(Group); i += g.size())
+            reinterpret_cast<Group*>(to)[i] = reinterpret_cast<const Group*>(source)[i];
+    }
+    // What was admitted and did not come is not to be found by later calls.
+    __device__ void forget(std::int32_t id, std::uint32_t place) const {
+        if (place >= c.slots) return;
+        c.owner[place] = row_cache::nowhere;
+        c.slot_of[id] = row_cache::nowhere;
+    }
 };
 
 }  // namespace cuda_detail

@@ -1,6 +1,7 @@
 // One call's ids through the cache and over the bus, on a stream beside the caller's.
 #pragma once
 
+#include <tiffin/cuda/call_checks.hpp>
 #include <tiffin/cuda/table/registered_memory.hpp>
 #include <tiffin/cuda/table/row_cache.hpp>
 #include <tiffin/table/row_store.hpp>
@@ -59,30 +60,26 @@ public:
             if (!list) return list.failure();
             wanted_here_ = *std::move(list);
         }
-        const auto set = [&](void* data, int byte, std::size_t bytes) {
-            return checked(cudaMemset(data, byte, bytes), "offloaded rows");
-        };
-        const std::size_t last = std::max<std::size_t>(slots_, 1);
-        if (status s = set(cache_.slot_of, 0xFF, shape_.rows * sizeof(std::int32_t)); !s) return s;
-        if (status s = set(cache_.owner, 0xFF, last * sizeof(std::int32_t)); !s) return s;
-        if (status s = set(cache_.uses, 0, shape_.rows * sizeof(std::uint32_t)); !s) return s;
-        if (status s = set(cache_.used_by, 0, last * sizeof(unsigned long long)); !s) return s;
-        if (status s = set(cache_.counters, 0, sizeof(offload_counters)); !s) return s;
-        if (status s = set(cache_.refused.key, 0xFF, sizeof(unsigned long long)); !s) return s;
-        return checked(cudaStreamSynchronize(nullptr), "offloaded rows");  // before the stream of this begins
+        if (status s = set(cache_.counters, 0, 1); !s) return s;
+        if (status s = set(cache_.refused.key, 0xFF, 1); !s) return s;
+        if (status s = empty_cache(); !s) return s;
+        return checked(cudaStreamSynchronize(stream_), "offloaded rows");  // a graph would not wait for it
     }
 
     // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too
     // many.
-    status run(std::span<const std::int32_t> ids, cudaStream_t after, bool age) {
+    status run(std::span<const std::int32_t> ids, cudaStream_t after) {
         if (status s = checked(cudaEventRecord(asked_, after), "prefetch"); !s) return s;
         if (status s = checked(cudaStreamWaitEvent(stream_, asked_, 0), "prefetch"); !s) return s;
+        // What a refused fetch admitted never came.
+        if (std::exchange(was_refused_, true))
+            if (status s = empty_cache(); !s) return s;
         row_cache c = cache_;
         c.ids = ids.data();
         c.tokens = ids.size();
         launches out(stream_);
-        if (age) for_elements(out, shape_.rows, age_body{c.uses});
         for_elements(out, c.tokens, begin_ids{c});
+        if (slots_ > 0) for_elements(out, std::min(shape_.rows, age_uses::threads), age_uses{c});
         sort(out, c);
         for_elements(out, c.tokens, find_heads{c});
         sum(out, c.heads, c.distinct, c.tokens);
@@ -90,42 +87,57 @@ public:
         sum(out, c.missed, c.misses, c.tokens);
         for_elements(out, c.tokens, admit_rows{c});
         for_elements(out, c.tokens, finish_ids{c});
-        const bool by_id = wanted_here_.host() == nullptr;
-        if (!by_id && out.going()) {
+        if (wanted_here_.host() != nullptr && out.going()) {
             out.refuse(cudaMemcpyAsync(wanted_here_.host(), c.wanted, (c.tokens + 1) * sizeof(std::int32_t),
                                        cudaMemcpyDeviceToHost, stream_),
                        "prefetch");
             out.refuse(cudaLaunchHostFunc(stream_, read_wanted, this), "prefetch");
         }
-        for_warps(out, c.tokens,
-                  fetch_body{table_.device(), by_id, shape_.row_bytes(), c.wanted, c.places, rows_});
+        const fetch_body fetch{c, table_.device(),
+                               reinterpret_cast<const std::int32_t*>(wanted_here_.device()),
+                               shape_.row_bytes(), rows_};
+        for_warps(out, c.tokens * fetch.pieces(), fetch);
         if (out.going()) out.refuse(cudaEventRecord(fetched_, stream_), "prefetch");
+        was_refused_ = !out.going();
         return out.outcome();
     }
     status wait_on(cudaStream_t stream) {
         return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather");
     }
 
-    // Waits; the first refused id since the last time, and what the store could not read.
+    // Waits. What the store could not read since the last time; if it could, the refused id.
     status finish(unsigned long long& key) {
+        if (status s = check_idle(stream_); !s) return s;
         if (status s = checked(cudaStreamSynchronize(stream_), "prefetch"); !s) return s;
-        if (status s =
-                checked(cudaMemcpy(&key, cache_.refused.key, sizeof key, cudaMemcpyDeviceToHost), "prefetch");
-            !s)
-            return s;
-        if (status s = checked(cudaMemset(cache_.refused.key, 0xFF, sizeof key), "prefetch"); !s) return s;
-        if (status s = checked(cudaStreamSynchronize(nullptr), "prefetch"); !s) return s;
-        const std::lock_guard lock(mutex_);
-        return std::exchange(read_outcome_, status());
+        {
+            const std::lock_guard lock(mutex_);
+            if (!read_outcome_) return std::exchange(read_outcome_, status());
+        }
+        return take_refused(cache_.refused, key, stream_);
     }
     status read(offload_counters& to) {
-        if (status s = checked(cudaStreamSynchronize(stream_), "counts"); !s) return s;
-        return checked(cudaMemcpy(&to, cache_.counters, sizeof to, cudaMemcpyDeviceToHost), "counts");
+        if (status s = check_idle(stream_); !s) return s;
+        if (status s = checked(
+                cudaMemcpyAsync(&to, cache_.counters, sizeof to, cudaMemcpyDeviceToHost, stream_), "counts");
+            !s)
+            return s;
+        return checked(cudaStreamSynchronize(stream_), "counts");
     }
     [[nodiscard]] const std::byte* rows() const noexcept { return rows_; }
     [[nodiscard]] const std::int32_t* index() const noexcept { return cache_.index; }
 
 private:
+    template <class T>
+    status set(T* data, int byte, std::size_t count) {
+        return checked(cudaMemsetAsync(data, byte, count * sizeof(T), stream_), "offloaded rows");
+    }
+    status empty_cache() {
+        const std::size_t last = std::max<std::size_t>(slots_, 1);
+        if (status s = set(cache_.slot_of, 0xFF, shape_.rows); !s) return s;
+        if (status s = set(cache_.owner, 0xFF, last); !s) return s;
+        if (status s = set(cache_.uses, 0, shape_.rows); !s) return s;
+        return set(cache_.used_by, 0, last);
+    }
     void lay_out(device_arena& areas) {
         const std::size_t last = std::max<std::size_t>(slots_, 1), most = std::max<std::size_t>(tokens_, 1);
         row_cache& c = cache_;
@@ -171,8 +183,12 @@ private:
     // On the stream, by the host: what a store has to give.
     static void CUDART_CB read_wanted(void* self) {
         auto& fetch = *static_cast<row_fetch*>(self);
-        const auto* const wanted = reinterpret_cast<const std::int32_t*>(fetch.wanted_here_.host());
-        status s = fetch.store_.read({wanted + 1, static_cast<std::size_t>(wanted[0])}, fetch.table_.host());
+        auto* const wanted = reinterpret_cast<std::int32_t*>(fetch.wanted_here_.host());
+        const std::span<const std::int32_t> ids(wanted + 1, static_cast<std::size_t>(wanted[0]));
+        if (ids.empty()) return;
+        status s = detail::attempt("store", [&] { return fetch.store_.read(ids, fetch.table_.host()); });
+        if (s.ok()) return;
+        wanted[0] = 0;  // the device reads that nothing came
         const std::lock_guard lock(fetch.mutex_);
         if (fetch.read_outcome_) std::swap(fetch.read_outcome_, s);
     }
@@ -191,6 +207,7 @@ private:
     std::byte* rows_ = nullptr;
     std::byte* scratch_ = nullptr;
     std::size_t scratch_bytes_ = 0;
+    bool was_refused_ = false;
     std::mutex mutex_;
     status read_outcome_;
 };
