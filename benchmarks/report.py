@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a table and a picture of what bench_layers measured: how near each layer is to the machine's limit, and its time
+"""Makes a table and a picture of what bench_layers or bench_cuda measured: how near each layer is to the machine's limit, and its time
 over that of the dense block in the best other library of the same run."""
 import argparse
 import json
@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 
-NAME = re.compile(r"(layer|peer)/(.+)/(\d+x\d+)/tokens:(\d+)/real_time$")
+NAME = re.compile(r"(layer|peer)/(.+)/(\d+x\d+)/tokens:(\d+)/(?:real|manual)_time$")
 
 
 def read(path):
@@ -38,9 +38,16 @@ def processor():
         return "unknown processor"
 
 
-def table(context, found, best):
-    machine = "%s, %s threads, %.0f GFLOP/s of f32 multiply-adds, %.0f GB/s of reads" % (
+def machine_of(context):
+    if "device" in context:
+        return "%s, %.0f TFLOP/s of bf16 products, %.0f GB/s of copies" % (
+            context["device"], float(context["peak_gflops"]) / 1000, float(context["read_gbs"]))
+    return "%s, %s threads, %.0f GFLOP/s of f32 multiply-adds, %.0f GB/s of reads" % (
         processor(), context["threads"], float(context["peak_gflops"]), float(context["read_gbs"]))
+
+
+def table(context, found, best):
+    machine = machine_of(context)
     lines = ["# Layers and number formats", "", "Milliseconds / share of the machine's limit / times the dense block in the "
              "best other library.", machine + ", " + context["date"] + ".", ""]
     for shape in sorted({s for _, s in found}):
@@ -71,7 +78,7 @@ def picture(found, best, machine, path):
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6))
     for (name, s), row in sorted(found.items()):
         parts = name.split("/")
-        if s != shape or parts[0] != "layer" or parts[2] != "simd":
+        if s != shape or parts[0] != "layer" or parts[2] not in ("simd", "cuda"):
             continue
         tokens = sorted(row)
         style = {"color": colours.get(parts[3], "#777777"), "linestyle": "-" if parts[1] == "stem" else "--",
@@ -79,7 +86,7 @@ def picture(found, best, machine, path):
         left.plot(tokens, [row[t][1] for t in tokens], **style)
         against = [t for t in tokens if (s, t) in best]
         right.plot(against, [row[t][0] / best[s, t] for t in against], **style)
-    for axis, title in ((left, "share of the machine's limit"), (right, "time over SwiGLU in the best other library, f32")):
+    for axis, title in ((left, "share of the machine's limit"), (right, "time over SwiGLU in the best other library")):
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({t for row in found.values() for t in row}))
         axis.xaxis.set_major_formatter(lambda value, _: "%d" % value)
@@ -96,13 +103,13 @@ def picture(found, best, machine, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", help="JSON file of bench_layers --benchmark_out")
+    parser.add_argument("report", help="JSON file of bench_layers or bench_cuda --benchmark_out")
     parser.add_argument("stem", nargs="?", default="bench", help="writes STEM.md and STEM.png (default: %(default)s)")
     args = parser.parse_args()
     try:
         context, found = read(args.report)
     except (OSError, ValueError, KeyError) as error:
-        sys.exit("report.py: %s: not a report of bench_layers: %s" % (args.report, error))
+        sys.exit("report.py: %s: not a report of bench_layers or bench_cuda: %s" % (args.report, error))
     if not found:
         sys.exit("report.py: %s: holds no layer and no peer" % args.report)
     best = {}
