@@ -1,6 +1,7 @@
 // Products by cuBLASLt, which is asked once how to compute those of a shape.
 #pragma once
 
+#include <tiffin/concepts.hpp>
 #include <tiffin/cuda/runtime.hpp>
 #include <tiffin/format/bf16.hpp>
 #include <tiffin/format/f16.hpp>

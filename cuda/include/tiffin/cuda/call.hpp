@@ -57,6 +57,13 @@ struct token_range {
     TIFFIN_HD std::size_t row(std::size_t t) const { return rows != nullptr ? rows[t] : t; }
 };
 
+// Calls of so many tokens read each weight once for all of them in one kernel of our own; larger ones
+// multiply by cuBLASLt.
+inline constexpr std::size_t few_tokens = 4;
+inline bool is_few(const token_range& tokens) noexcept {
+    return tokens.span == nullptr && tokens.most <= few_tokens;
+}
+
 // The rows of a table, a pool or a map, and which of them is each row of the call.
 struct row_source {
     const std::byte* data = nullptr;

@@ -1,6 +1,7 @@
 // The step of a routed leaf: its choices, and what its bank makes of x.
 #pragma once
 
+#include <tiffin/cuda/rank_stage.hpp>
 #include <tiffin/cuda/routing.hpp>
 
 #include <algorithm>
