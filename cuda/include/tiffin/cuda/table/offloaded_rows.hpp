@@ -40,15 +40,14 @@ struct offload_counts {
 // Order: a prefetch waits for what is on `stream` when it is called; gather() makes `stream` wait for it.
 //   gather() takes ids in the same memory for those of the prefetch: they are to stay as they are until then.
 //   Both on one stream; in one graph where they are captured, as the fetches are then part of it.
-// Cache: from eight slots on. Of eight slots a miss looks at, the row used least often makes room if it was
-// used less often than
-//   the one that comes; uses count half after every 16 tokens a slot.
+// Cache: from eight slots on. Of eight that a miss looks at, the row used least often makes room if it was
+//   used less often than the one that comes; uses count half after every 16 tokens a slot.
 // Errors: errc::device, size, dtype. An id outside the table is noted as a layer notes it, and row 0 stands
 //   in for it: check() reports it, and what a store could not read.
 // Threads: one at a time. Lifetime: as a layer's, and longer than a graph it was captured in.
-// Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No
-//   allocation in a call. Rows in memory are read over the bus by the device itself; those of a store by the
-//   host, into memory that both read.
+// Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No allocation in a call. Rows
+//   in memory are read over the bus by the device itself; those of a store by the host, into memory that both
+//   read.
 // Source: STEM keeps tables with the host: prefetched, each row once, hot ones cached by LFU.
 template <row_store Store>
 class basic_offloaded_rows {
