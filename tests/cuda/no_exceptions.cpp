@@ -23,7 +23,9 @@ int main() {
     float* const x = memory->as<float>();
     float* const y = x + tokens * d_model;
     const auto* const ids = reinterpret_cast<const std::int32_t*>(y + tokens * d_model);
+    // x and the ids 0; y what no layer leaves.
     if (cudaMemset(memory->data(), 0, memory->size()) != cudaSuccess) return 2;
+    if (cudaMemset(y, 0xFF, tokens * d_model * sizeof(float)) != cudaSuccess) return 2;
     const auto now = rows->gather({ids, tokens}, nullptr);
     if (!now) return 3;
     const tiffin::status called = layer->try_call(tiffin::matrix_view<const float>(x, tokens, d_model),
