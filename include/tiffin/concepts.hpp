@@ -98,13 +98,15 @@ concept router_policy = std::copyable<R> && requires {
     R::tensors::size;
 };
 
-// A router whose choice is computed: `score` makes of the logits what the choice sees, `weigh` of the
-// chosen scores their weights; both in place.
+// A router whose choice is computed, as templates over the number: score(values, n) makes of all logits what
+// the choice sees, in place; weigh(logits, weights, n) gets the logits of the chosen and, in `weights`, their
+// scores, and leaves their weights there.
 template <class R>
-concept learned_router = router_policy<R> && requires(const R& r, double* values, std::size_t n) {
+concept learned_router =
+    router_policy<R> && requires(const R& r, const double* logits, double* values, std::size_t n) {
     { r.top_k } -> std::convertible_to<std::size_t>;
     r.score(values, n);
-    r.weigh(values, n);
+    r.weigh(logits, values, n);
 };
 
 // A leaf that reads experts chosen for the token.
@@ -140,7 +142,8 @@ template <class B>
 concept block_policy = ffn_block<B> || combined_block<B>;
 
 // How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
-// rounds a block of numbers, none larger than `largest`; `decode` widens one.
+// rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there is
+// one, rounds a block of activations, which are not stored and so have no `largest`.
 template <class F>
 concept codec = requires(const float* numbers, typename F::storage& to, const typename F::storage& from,
                          float* out) {

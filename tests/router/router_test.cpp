@@ -21,10 +21,11 @@ namespace {
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
+// As every backend calls it: in double, whatever the logits are.
 template <class S, class Router>
 std::vector<choice<S>> chosen_by(const Router& router, const std::vector<S>& logits,
                                  const std::vector<S>& bias = {}) {
-    std::vector<S> scratch(2 * logits.size());
+    std::vector<double> scratch(2 * logits.size());
     std::vector<choice<S>> chosen(router.top_k);
     choose(router, logits.data(), logits.size(), bias.empty() ? nullptr : bias.data(), scratch.data(),
            chosen.data());
@@ -111,6 +112,44 @@ TEST_CASE("routers: a bias chooses, and does not weigh") {
     const auto chosen = chosen_by(softmax_topk_renorm{2}, logits, bias);
     CHECK(experts_of(chosen) == std::vector<std::int32_t>{2, 1});
     CHECK(chosen[0].weight == doctest::Approx(1 / (1 + std::exp(-1.0))));
+}
+
+TEST_CASE("routers: weights are the limit where every score underflows") {
+    // sigmoid(g) = e^g (1 - e^g + ...): below -90 the ratio of two is e^(difference) to more than 53 bits.
+    const double first = 1 / (1 + std::exp(-1.0));
+    for (const double far : {-90.0, -200.0, -1e4, -1e30}) {
+        CAPTURE(far);
+        const double step = far < -1e10 ? 0 : 1;  // beyond 2^53 neighbours are more than 1 apart
+        const std::vector<double> logits{far - step, far, far - 3e30};
+        const auto chosen = chosen_by(sigmoid_topk_renorm{2}, logits);
+        const auto narrow =
+            chosen_by(sigmoid_topk_renorm{2}, std::vector<float>(logits.begin(), logits.end()));
+        const double wanted = step == 0 ? 0.5 : first;
+        CHECK(std::abs(chosen[0].weight - wanted) <= 8 * 0x1p-53);
+        CHECK(std::abs(chosen[1].weight - (1 - wanted)) <= 8 * 0x1p-53);
+        CHECK(std::abs(static_cast<double>(narrow[0].weight) - wanted) <= 0x1p-24);
+    }
+    // One of the chosen far below 0, one above: nothing of the first is left.
+    const auto mixed = chosen_by(sigmoid_topk_renorm{2}, std::vector<float>{-300.0f, 2.0f});
+    CHECK(mixed[0].weight == 1.0f);
+    CHECK(mixed[1].weight == 0.0f);
+
+    // A bias picks experts whose probabilities underflow in f32, and at -1e4 in double too.
+    for (const float depth : {1.0f, 100.0f}) {
+        const std::vector<float> logits{0.0f, -150.0f * depth, -150.0f * depth - 10}, bias{0.0f, 9.0f, 9.0f};
+        const auto chosen = chosen_by(softmax_topk_renorm{2}, logits, bias);
+        CHECK(experts_of(chosen) == std::vector<std::int32_t>{1, 2});
+        const double wanted = 1 / (1 + std::exp(-10.0));
+        CHECK(std::abs(static_cast<double>(chosen[0].weight) - wanted) <= 0x1p-24);
+        CHECK(std::abs(static_cast<double>(chosen[1].weight) - (1 - wanted)) <= 0x1p-24);
+    }
+}
+
+TEST_CASE("routers: with a bias the scores are compared in double") {
+    // In f32 all three sigmoids are 1; in double those of 40 and 50 are.
+    const std::vector<float> logits{30.0f, 40.0f, 50.0f}, zeros(3, 0.0f);
+    CHECK(experts_of(chosen_by(sigmoid_topk_renorm{2}, logits, zeros)) == std::vector<std::int32_t>{1, 2});
+    CHECK(experts_of(chosen_by(sigmoid_topk_renorm{2}, logits)) == std::vector<std::int32_t>{2, 1});
 }
 
 TEST_CASE("routers: whatever the logits, the experts are different ones that exist") {

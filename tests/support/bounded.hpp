@@ -14,6 +14,7 @@
 //   exp, erf,    Monotone; the extremes' exact values, widened by `library_ulps` units in the last place.
 //   tanh         exp may also flush results below the smallest normal number to 0 and give infinity from
 //                88.37 on, as xsimd does (its limits maxlog, minlog are +-88.3762626647949).
+//   routers      Every operation rounds outwards (more_precise): they are computed in double.
 //   a < b        May hold, may fail, or both; select() then gives the hull of its two values.
 //   sums         Order::as_written: the additions of the formula, one after the other. This is what
 //                `simd` promises for its products (k ascending, one accumulator an output), so the
@@ -25,10 +26,13 @@
 //                `simd` adds the squares of a norm lane by lane.
 #pragma once
 
+#include <tiffin/router/selection.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -49,6 +53,10 @@ struct comparison {
     bool may_hold;
     bool may_fail;
 };
+
+// Whether the operations at hand may be more precise than f32: a formula that is rounded to f32 once, at its
+// end. Every result is then rounded outwards.
+inline thread_local bool more_precise = false;
 
 namespace detail {
 
@@ -88,7 +96,10 @@ struct hull {
     void include_outwards(double exact) noexcept {
         std::isnan(exact) ? static_cast<void>(nan = true) : include(below(exact), above(exact));
     }
-    void include_rounded(float rounded) noexcept {
+    // `exact` of an operation on numbers of f32, in double.
+    void include_rounded(double exact) noexcept {
+        if (more_precise) return include_outwards(exact);
+        const auto rounded = static_cast<float>(exact);
         std::isnan(rounded) ? static_cast<void>(nan = true) : include(rounded, rounded);
     }
 };
@@ -132,6 +143,10 @@ public:
         if (b.is_zero()) return a;  // exact, and no term of a sum
         if (a.is_zero()) return b;
         bounded s(a.value_ + b.value_, a.low_ + b.low_, a.high_ + b.high_, either(a.nan_, b.nan_));
+        if (more_precise) {
+            s.low_ = detail::below(static_cast<double>(a.low_) + static_cast<double>(b.low_));
+            s.high_ = detail::above(static_cast<double>(a.high_) + static_cast<double>(b.high_));
+        }
         s.terms_ = a.terms_ + b.terms_;
         s.magnitude_ = a.magnitude_ + b.magnitude_;
         s.none_negative_ = a.none_negative_ && b.none_negative_;
@@ -185,7 +200,7 @@ public:
         const float b0 = b.low(), b1 = b.high();
         detail::hull r;
         for (const float x : {a.low(), a.high()})
-            for (const float y : {b0, b1}) r.include_rounded(x / y);
+            for (const float y : {b0, b1}) r.include_rounded(static_cast<double>(x) / static_cast<double>(y));
         if (b0 <= 0 && b1 >= 0)  // and a zero's sign is not known
             r = {-detail::infinity, detail::infinity, a.low() <= 0 && a.high() >= 0};
         return bounded(a.value_ / b.value_, r, a, b);
@@ -193,8 +208,8 @@ public:
 
     [[gnu::noinline]] friend bounded sqrt(const bounded& a) noexcept {
         detail::hull r;
-        r.include_rounded(std::sqrt(std::max(a.low(), 0.0f)));
-        r.include_rounded(std::sqrt(a.high()));
+        r.include_rounded(std::sqrt(static_cast<double>(std::max(a.low(), 0.0f))));
+        r.include_rounded(std::sqrt(static_cast<double>(a.high())));
         r.nan = r.nan || a.low() < 0;
         return bounded(std::sqrt(a.value_), r, a, a);
     }
@@ -327,6 +342,15 @@ bool exceeds(const bounded<Order>& a, const bounded<Order>& b) noexcept {
         (numbers && (apart || same)) || (a.nan() == nan_result::certain && b.nan() == nan_result::certain);
     route_is_uncertain = route_is_uncertain || !certain;
     return a.value() > b.value() || (std::isnan(b.value()) && !std::isnan(a.value()));
+}
+
+// Backends choose in double from their f32 logits, and round the weights once.
+template <tiffin::learned_router Router, order Order>
+void choose(const Router& router, const bounded<Order>* logits, std::size_t experts,
+            const bounded<Order>* bias, bounded<Order>* scratch, tiffin::choice<bounded<Order>>* chosen) {
+    more_precise = true;
+    tiffin::choose<Router, bounded<Order>, bounded<Order>>(router, logits, experts, bias, scratch, chosen);
+    more_precise = false;
 }
 
 }  // namespace tiffin_test

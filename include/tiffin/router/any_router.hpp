@@ -29,7 +29,7 @@ constexpr std::optional<router_order> router_order_named(std::string_view name) 
     return std::nullopt;
 }
 
-// One of the four orders. Numerics, cost: those of the order chosen, and a switch a token.
+// One of the four orders. Numerics, cost: those of the order chosen, and a switch per token.
 struct any_router {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;
@@ -45,12 +45,12 @@ struct any_router {
         }
     }
     template <class S>
-    TIFFIN_HD void weigh(S* chosen, std::size_t n) const {
+    TIFFIN_HD void weigh(const S* logits, S* weights, std::size_t n) const {
         switch (order) {
-            case router_order::softmax_topk: return softmax_topk::weigh(chosen, n);
-            case router_order::softmax_topk_renorm: return softmax_topk_renorm::weigh(chosen, n);
-            case router_order::topk_softmax: return topk_softmax::weigh(chosen, n);
-            case router_order::sigmoid_topk_renorm: return sigmoid_topk_renorm::weigh(chosen, n);
+            case router_order::softmax_topk: return softmax_topk::weigh(logits, weights, n);
+            case router_order::softmax_topk_renorm: return softmax_topk_renorm::weigh(logits, weights, n);
+            case router_order::topk_softmax: return topk_softmax::weigh(logits, weights, n);
+            case router_order::sigmoid_topk_renorm: return sigmoid_topk_renorm::weigh(logits, weights, n);
         }
     }
 };

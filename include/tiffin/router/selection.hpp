@@ -22,20 +22,22 @@ TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
     return a > b || (!(b == b) && a == a);
 }
 
-// The top_k experts of a token, best first: top-k of score(logits) + bias, weights from the scores alone.
+// The top_k experts of a token, best first: top-k of score(logits) + bias, weights without the bias.
 // Shapes: logits, bias (experts), the latter null where there is none; scratch (2 experts); chosen (top_k).
-// Numerics: ties go to the lower index. Every score rises with its logit, so without a bias the logits
-//   themselves are compared, and scores that round to the same number are not taken for a tie. NaN is
-//   picked last: the route is always that of top_k different experts.
+// Numerics: everything is computed in S, which is double on every backend, from the logits that the backend
+//   has: a route does not depend on the precision of a sigmoid. Ties go to the lower index. Every score
+//   rises with its logit, so without a bias the logits themselves are compared, and scores that round to
+//   the same number are not taken for a tie. NaN is picked last: the route is always that of top_k different
+//   experts.
 // Precondition: top_k <= experts. Cost: top_k experts comparisons.
-template <learned_router Router, class S>
-TIFFIN_HD void choose(const Router& router, const S* logits, std::size_t experts, const S* bias, S* scratch,
-                      choice<S>* chosen) {
+template <learned_router Router, class Logit, class S>
+TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t experts, const Logit* bias,
+                      S* scratch, choice<Logit>* chosen) {
     S* const scores = scratch;
     S* const seen = scratch + experts;
-    for (std::size_t e = 0; e < experts; ++e) scores[e] = logits[e];
+    for (std::size_t e = 0; e < experts; ++e) scores[e] = S(logits[e]);
     router.score(scores, experts);
-    for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + bias[e] : logits[e];
+    for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + S(bias[e]) : S(logits[e]);
     const std::size_t count = router.top_k;
     for (std::size_t i = 0; i < count; ++i) {
         std::size_t best = experts;
@@ -47,9 +49,12 @@ TIFFIN_HD void choose(const Router& router, const S* logits, std::size_t experts
         }
         chosen[i].expert = static_cast<std::int32_t>(best);
     }
-    for (std::size_t i = 0; i < count; ++i) seen[i] = scores[chosen[i].expert];
-    router.weigh(seen, count);
-    for (std::size_t i = 0; i < count; ++i) chosen[i].weight = seen[i];
+    S* const weights = seen;  // what the choice saw is not needed any more
+    for (std::size_t i = 0; i < count; ++i) weights[i] = scores[chosen[i].expert];
+    S* const chosen_logits = scores;
+    for (std::size_t i = 0; i < count; ++i) chosen_logits[i] = S(logits[chosen[i].expert]);
+    router.weigh(chosen_logits, weights, count);
+    for (std::size_t i = 0; i < count; ++i) chosen[i].weight = static_cast<Logit>(weights[i]);
 }
 
 namespace detail {

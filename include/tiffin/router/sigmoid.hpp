@@ -3,12 +3,16 @@
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/router/softmax.hpp>
 
+#include <cmath>
 #include <cstddef>
 
 TIFFIN_BEGIN
 
 // Sigmoid of each logit, top-k, the chosen weights divided by their sum: w_i = s(g_i) / sum_j s(g_j).
 // Shapes: x (T, d_model), `router.weight` (experts, d_model), `router.selection_bias` (experts, optional).
+// Numerics: weights come from differences of logits, s(g) e^-c = 1 / (e^c + e^(c - g)) with c the largest
+//   chosen logit or 0, whichever is less: where all sigmoids underflow the weights are their limit, and
+//   never 0 / 0.
 // Errors: top_k of 0 or above the experts is errc::option, found by prepare().
 // Cost: 2 experts d_model FLOPs a token. Source: SPEC 2.3; MoRT Eq. 3-4.
 struct sigmoid_topk_renorm {
@@ -20,8 +24,17 @@ struct sigmoid_topk_renorm {
         for (std::size_t i = 0; i < n; ++i) values[i] = sigmoid{}(values[i]);
     }
     template <class S>
-    TIFFIN_HD static void weigh(S* chosen, std::size_t n) {
-        detail::divide_by_sum(chosen, n);
+    TIFFIN_HD static void weigh(const S* logits, S* weights, std::size_t n) {
+        using std::exp;
+        S most = logits[0];
+        for (std::size_t i = 1; i < n; ++i) most = select(most < logits[i], logits[i], most);
+        most = select(most < S(0), most, S(0));
+        S total(0);
+        for (std::size_t i = 0; i < n; ++i) {
+            weights[i] = S(1) / (exp(most) + exp(most - logits[i]));
+            total = total + weights[i];
+        }
+        for (std::size_t i = 0; i < n; ++i) weights[i] = weights[i] / total;
     }
 };
 

@@ -24,11 +24,11 @@ TIFFIN_HD void softmax(S* values, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) values[i] = values[i] / total;
 }
 
+// to <- softmax(from).
 template <class S>
-TIFFIN_HD void divide_by_sum(S* values, std::size_t n) {
-    S total(0);
-    for (std::size_t i = 0; i < n; ++i) total = total + values[i];
-    for (std::size_t i = 0; i < n; ++i) values[i] = values[i] / total;
+TIFFIN_HD void softmax(const S* from, S* to, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) to[i] = from[i];
+    softmax(to, n);
 }
 
 }  // namespace detail
@@ -47,14 +47,16 @@ struct softmax_topk {
         detail::softmax(values, n);
     }
     template <class S>
-    TIFFIN_HD static void weigh(S* /*chosen*/, std::size_t /*n*/) {}
+    TIFFIN_HD static void weigh(const S* /*logits*/, S* /*weights*/, std::size_t /*n*/) {}
 };
 
-// The same with the chosen weights divided by their sum.
+// The same with the chosen weights divided by their sum, which is the softmax over the chosen.
+// Numerics: from differences of logits: experts that a bias has picked get their weights also where their
+//   probabilities over all experts underflow.
 struct softmax_topk_renorm : softmax_topk {
     template <class S>
-    TIFFIN_HD static void weigh(S* chosen, std::size_t n) {
-        detail::divide_by_sum(chosen, n);
+    TIFFIN_HD static void weigh(const S* logits, S* weights, std::size_t n) {
+        detail::softmax(logits, weights, n);
     }
 };
 
@@ -66,8 +68,8 @@ struct topk_softmax {
     template <class S>
     TIFFIN_HD static void score(S* /*values*/, std::size_t /*n*/) {}
     template <class S>
-    TIFFIN_HD static void weigh(S* chosen, std::size_t n) {
-        detail::softmax(chosen, n);
+    TIFFIN_HD static void weigh(const S* logits, S* weights, std::size_t n) {
+        detail::softmax(logits, weights, n);
     }
 };
 

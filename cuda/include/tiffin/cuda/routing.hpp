@@ -25,8 +25,7 @@ struct logits_body {
     const float* weight;  // (experts, inputs)
     std::size_t experts;
     std::size_t inputs;
-    float* logits;
-    std::size_t stride;
+    float* logits;  // (tokens, experts)
 
     [[nodiscard]] TIFFIN_HD std::size_t groups() const { return (tokens + Tokens - 1) / Tokens; }
     [[nodiscard]] std::size_t items() const { return groups() * ((experts + together - 1) / together); }
@@ -48,7 +47,7 @@ struct logits_body {
         for (std::size_t t = 0; t < Tokens; ++t)
             for (std::size_t i = 0; i < together && e + i < experts; ++i) {
                 const float sum = g.sum(sums[t][i]);
-                if (g.rank() == t && first + t < tokens) logits[(first + t) * stride + e + i] = sum;
+                if (g.rank() == t && first + t < tokens) logits[(first + t) * experts + e + i] = sum;
             }
     }
 
@@ -64,14 +63,14 @@ struct choose_body {
     token_range tokens;
     const float* bias;
     std::size_t experts;
-    float* logits;  // then room for two numbers an expert
+    const float* logits;  // (tokens, experts)
+    double* scratch;      // two numbers per token and expert
     float* state;
     std::size_t stride;
 
     __device__ void operator()(std::size_t t) const {
         if (!tokens.has(t)) return;
-        float* const mine = logits + t * 3 * experts;
-        choose(router, mine, experts, bias, mine + experts,
+        choose(router, logits + t * experts, experts, bias, scratch + t * 2 * experts,
                reinterpret_cast<choice<float>*>(state + t * stride));
     }
 };
@@ -126,20 +125,21 @@ public:
     }
     [[nodiscard]] std::size_t choices() const noexcept { return choices_; }
     [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
-        return tokens * 3 * experts_ * sizeof(float);
+        return lay_out(nullptr, tokens).used;
     }
     void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory, float* state,
              std::size_t stride) const {
         if constexpr (learned_router<Router>) {
             // With many tokens there are warps enough, and the weights' way through the caches is what
             // counts.
-            auto* const logits = reinterpret_cast<float*>(memory);
+            const areas at = lay_out(memory, call.tokens.most);
             if (call.tokens.most >= 1024)
-                multiply<4>(call, in, logits);
+                multiply<4>(call, in, at.logits);
             else
-                multiply<1>(call, in, logits);
+                multiply<1>(call, in, at.logits);
             for_elements(*call.out, call.tokens.most,
-                         choose_body<Router>{router_, call.tokens, bias_, experts_, logits, state, stride});
+                         choose_body<Router>{router_, call.tokens, bias_, experts_, at.logits, at.scratch,
+                                             state, stride});
         } else {
             row_source map = map_;
             map.index = call.token_ids;
@@ -150,10 +150,20 @@ public:
     }
 
 private:
+    struct areas {
+        float* logits;
+        double* scratch;
+        std::size_t used;
+    };
+    [[nodiscard]] areas lay_out(std::byte* memory, std::size_t tokens) const noexcept {
+        device_arena all(memory);
+        auto* const logits = all.take<float>(tokens * experts_);
+        auto* const scratch = all.take<double>(tokens * 2 * experts_);
+        return {logits, scratch, all.used()};
+    }
     template <std::size_t Tokens>
     void multiply(const device_call<Format>& call, const activations<Format>& in, float* logits) const {
-        const logits_body<Format, Tokens> body{in,      call.tokens.most, weight_,     experts_,
-                                               inputs_, logits,           3 * experts_};
+        const logits_body<Format, Tokens> body{in, call.tokens.most, weight_, experts_, inputs_, logits};
         for_warps(*call.out, body.items(), body);
     }
 

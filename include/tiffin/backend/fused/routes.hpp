@@ -65,7 +65,7 @@ public:
                                    for (std::size_t e = 0; e < features; ++e)
                                        all[(t + i) * experts_ + first + e] = *products.at(i, e);
                            });
-            float* const spare = scratch;
+            double* const spare = scratch;
             for (std::size_t t = 0; t < call.tokens; ++t)
                 choose(router_, all + t * experts_, experts_, bias_.data(), spare, to(t));
         } else {
@@ -78,12 +78,12 @@ public:
 private:
     struct areas_of_a_call {
         float* logits;
-        float* scratch;
+        double* scratch;
         float* sums;
     };
     areas_of_a_call lay_out(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
         float* const logits = areas.take<float>(tokens * experts_);
-        float* const scratch = areas.take<float>(2 * experts_);
+        auto* const scratch = areas.take<double>(2 * experts_);
         return {logits, scratch, areas.take<float>(weight_[0].scratch_numbers(tokens, workers))};
     }
 
