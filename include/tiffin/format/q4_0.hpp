@@ -43,6 +43,18 @@ struct q4_0 {
             numbers[i + 16] = scale * static_cast<float>((from.pairs[i] >> 4) - 8);
         }
     }
+    // Rounds a block of activations, which nobody stores: the same with a scale of f32 (see q8_0).
+    static void round(const float* numbers, float* to) noexcept {
+        float most = 0;
+        for (std::size_t i = 0; i < block; ++i)
+            if (std::fabs(numbers[i]) > std::fabs(most)) most = numbers[i];
+        const float scale = most / -8;
+        const float inverse = detail::finite_inverse(scale);
+        for (std::size_t i = 0; i < block; ++i) {
+            const float level = std::trunc(numbers[i] * inverse + 8.5f);  // NaN stays NaN
+            to[i] = scale * ((level > 15 ? 15 : level) - 8);
+        }
+    }
 };
 static_assert(sizeof(q4_0::storage) == 18);
 

@@ -24,43 +24,47 @@ struct integer_row {
     float shifts[blocks];  // what the weights' bias adds, to be taken off: - scale * bias * sum of the values
 };
 
-// Rounds `depth` activations as q8_0::encode does, to the bit. A NaN, an infinity or a scale beyond f16
-// makes the scale NaN or infinite.
+// Rounds block `b` of a row's activations as q8_0::round does, to the bit. A NaN or an infinity makes the
+// scale NaN. Not inlined: g++ 12 derives the places of values and scales from one another by arithmetic that
+// its analysis of aliases does not follow, and then drops the stores.
+template <class Arch, class Dot>
+[[gnu::noinline]] void round_block(const float* from, integer_row<Dot>& row, std::size_t b) noexcept {
+    using reg = lanes<Arch>;
+    reg most(0.0f), zeros(0.0f);
+    for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
+        const reg v = reg::load_unaligned(from + i);
+        most = xsimd::max(most, xsimd::abs(v));
+        zeros = multiply_add<Arch>(v, reg(0.0f), zeros);
+    }
+    alignas(64) float parts[width<Arch>];
+    most.store_aligned(parts);
+    float largest = 0;
+    for (const float part : parts) largest = part > largest ? part : largest;
+    const float scale = largest / 127;
+    const reg inverse(detail::finite_inverse(scale));
+    alignas(64) std::int32_t rounded[q8_0::block];
+    for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
+        // The largest number below 0.5, added towards the outside: ties go away from 0.
+        const reg v = reg::load_unaligned(from + i) * inverse;
+        const reg half = xsimd::copysign(reg(0.49999997f), v);
+        xsimd::to_int(v + half).store_aligned(rounded + i);
+    }
+    std::int32_t sum = 0;
+    for (std::size_t i = 0; i < q8_0::block; ++i) {
+        row.values[b * q8_0::block + i] = static_cast<typename Dot::input>(rounded[i]);
+        sum += static_cast<std::int8_t>(rounded[i]);
+    }
+    zeros.store_aligned(parts);
+    float not_finite = 0;  // NaN where a number is NaN or infinite
+    for (const float part : parts) not_finite += part;
+    row.scales[b] = scale + not_finite;
+    row.shifts[b] = row.scales[b] * static_cast<float>(-Dot::bias * sum);
+}
+
 template <class Arch, class Dot>
 void round_to_integers(const float* from, std::size_t depth, std::byte* to) noexcept {
-    using reg = lanes<Arch>;
     auto& row = *reinterpret_cast<integer_row<Dot>*>(to);
-    for (std::size_t b = 0; b < depth / q8_0::block; ++b, from += q8_0::block) {
-        reg most(0.0f), zeros(0.0f);
-        for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
-            const reg v = reg::load_unaligned(from + i);
-            most = xsimd::max(most, xsimd::abs(v));
-            zeros = multiply_add<Arch>(v, reg(0.0f), zeros);
-        }
-        alignas(64) float parts[width<Arch>];
-        most.store_aligned(parts);
-        float largest = 0;
-        for (const float part : parts) largest = part > largest ? part : largest;
-        const float scale = largest / 127;
-        const reg inverse(detail::finite_inverse(scale));
-        alignas(64) std::int32_t rounded[q8_0::block];
-        for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
-            // The largest number below 0.5, added towards the outside: ties go away from 0.
-            const reg v = reg::load_unaligned(from + i) * inverse;
-            const reg half = xsimd::copysign(reg(0.49999997f), v);
-            xsimd::to_int(v + half).store_aligned(rounded + i);
-        }
-        std::int32_t sum = 0;
-        for (std::size_t i = 0; i < q8_0::block; ++i) {
-            row.values[b * q8_0::block + i] = static_cast<typename Dot::input>(rounded[i]);
-            sum += static_cast<std::int8_t>(rounded[i]);
-        }
-        zeros.store_aligned(parts);
-        float not_finite = 0;  // NaN where a number is NaN or infinite
-        for (const float part : parts) not_finite += part;
-        row.scales[b] = f16_to_f32(f32_to_f16(scale)) + not_finite;
-        row.shifts[b] = row.scales[b] * static_cast<float>(-Dot::bias * sum);
-    }
+    for (std::size_t b = 0; b < depth / q8_0::block; ++b) round_block<Arch>(from + b * q8_0::block, row, b);
 }
 
 // Panels of q8_0 or q4_0 for an integer_dot. A block of all outputs of a panel: their scales, then the bytes

@@ -40,10 +40,14 @@ struct panel_product {
     static void round(const float* from, std::size_t depth, std::byte* to) noexcept
         requires(!std::same_as<Activations, f32>) {
         auto* const numbers = reinterpret_cast<float*>(to);
-        typename Activations::storage block;
         for (std::size_t k = 0; k < depth; k += Activations::block) {
-            Activations::encode(from + k, block);
-            Activations::decode(block, numbers + k);
+            if constexpr (requires { Activations::round(from, numbers); }) {
+                Activations::round(from + k, numbers + k);
+            } else {
+                typename Activations::storage block;
+                Activations::encode(from + k, block);
+                Activations::decode(block, numbers + k);
+            }
         }
     }
     template <std::size_t Tokens, std::size_t Panels>

@@ -15,7 +15,8 @@ TIFFIN_BEGIN
 // Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
 // f32
 //   for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0 and q4_0, bf16 beside bf16
-//   where the machine multiplies bf16. Routers read them as they were.
+//   where the machine multiplies bf16. Their scales, a block of 32 each, are f32: the relative error is that
+//   of the format for activations of any size. Routers read them as they were.
 // Numerics: f32 sums, one accumulator an output, k ascending, fused multiply-add where the machine has it.
 // Stored
 //   numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the widened
