@@ -446,7 +446,9 @@ void add_layers(const shape& s, const std::set<std::string_view>& names) {
     if (wanted("stem_hybrid")) add_layer<tiffin::stem_hybrid>("stem_hybrid", s);
     if (wanted("structmoe")) add_layer<tiffin::structmoe>("structmoe", s, {}, {.experts = 16, .rank = 16});
     if (wanted("retoken")) add_layer<tiffin::retoken_folded<tiffin::swiglu>>("retoken", s);
-    if (wanted("mort")) add_layer<tiffin::mort<tiffin::swiglu>>("mort", s, {}, {.experts = 4});
+    tiffin::mort<tiffin::swiglu> mort;
+    mort.modulator.num_layers = 28;
+    if (wanted("mort")) add_layer("mort", s, mort, {.experts = 4});
     if (wanted("moe")) add_layer<tiffin::moe<tiffin::swiglu>>("moe", s, {{2}, {}, {}}, {.experts = 16});
     if (wanted("meki")) add_layer<tiffin::meki>("meki", {s.d_model, 256});
     if (wanted("ple")) add_layer<tiffin::ple>("ple", {s.d_model, 256});

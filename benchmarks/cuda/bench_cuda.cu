@@ -431,6 +431,8 @@ void register_all() {
     banks.experts = banks.rank = d_model >= 1024 ? 16 : 4;
     banks.d_ff = (2 * d_model * plain.d_ff - banks.experts * d_model * (banks.rank + 1)) /
                  (2 * d_model + banks.experts * banks.rank) / 8 * 8;
+    tiffin::mort<tiffin::swiglu> mort_of_28_layers;
+    mort_of_28_layers.modulator.num_layers = 28;
     const std::string peer =
         "peer/cublaslt/swiglu/bf16/" + std::to_string(d_model) + "x" + std::to_string(d_ff);
     makers[peer] = [] { return make_peer(); };
@@ -438,7 +440,7 @@ void register_all() {
                       stem = add_layer("stem", tiffin::stem{}, sizes),
                       on_host = add_layer("stem_on_host", tiffin::stem{}, sizes, tables::on_host),
                       retoken = add_layer("retoken", tiffin::retoken_folded<tiffin::swiglu>{}, sizes),
-                      mort = add_layer("mort", tiffin::mort<tiffin::swiglu>{}, pool),
+                      mort = add_layer("mort", mort_of_28_layers, pool),
                       mlp = add_layer("mlp", tiffin::mlp{}, plain),
                       structmoe = add_layer("structmoe", tiffin::structmoe{}, banks);
 

@@ -214,7 +214,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
                 const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
                 const tiffin::matrix_view<float> y(held->y.data(), count, d);
                 tiffin::token_inputs inputs = held->inputs(std::span(j.ids).subspan(first, count));
-                inputs.routes = chosen.data() + first * k;
+                inputs.routes = std::span(chosen).subspan(first * k, count * k);
                 std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
             }
             std::vector<std::int32_t> experts;
@@ -465,6 +465,8 @@ int run(const arguments& args) {
     branches.parts = beside.data();
     mixture<softmax_topk, swiglu> two_of_eight;
     two_of_eight.router.top_k = 2;
+    mort<swiglu> mort_of_28_layers;
+    mort_of_28_layers.modulator.num_layers = 28;
     // clang-format off
     const std::vector<entry> compared{
         COMPARED("swiglu", whole, ffn<gate<silu>, dense>),
@@ -475,7 +477,7 @@ int run(const arguments& args) {
         COMPARED("structmoe", banks, ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>),
         COMPARED("swiglu_meki", branches, parallel<swiglu, meki>),
         COMPARED("retoken", whole, modulated<swiglu, folded_modulator, multiply>),
-        COMPARED("mort", pools, modulated<swiglu, modulator_pool<>, add>),
+        compared_as("mort", "modulated<swiglu, modulator_pool<>, add>", mort_of_28_layers, pools),
         compared_as("moe", "mixture<softmax_topk{2}, swiglu> of 8, f / 4", two_of_eight, experts),
     };
     // clang-format on

@@ -57,7 +57,7 @@ public:
                                 "compare_layers")
                 .or_throw();
     }
-    void call(std::size_t first, std::size_t count) override { run(first, count, nullptr); }
+    void call(std::size_t first, std::size_t count) override { run(first, count, {}); }
     [[nodiscard]] std::vector<float> output(std::size_t count) const override {
         return copy_here<float>(y_, count * d_);
     }
@@ -65,7 +65,7 @@ public:
         std::vector<std::int32_t> experts;
         for (std::size_t first = 0; first < tokens_; first += batch_) {
             const std::size_t count = std::min(batch_, tokens_ - first);
-            run(first, count, routes_.as<tiffin::choice<float>>());
+            run(first, count, {routes_.as<tiffin::choice<float>>(), count * choices()});
             for (const auto& c : copy_here<tiffin::choice<float>>(routes_, count * choices()))
                 experts.push_back(c.expert);
         }
@@ -75,7 +75,7 @@ public:
     [[nodiscard]] std::size_t copies() const override { return layers_.size(); }
 
 private:
-    void run(std::size_t first, std::size_t count, tiffin::choice<float>* routes) {
+    void run(std::size_t first, std::size_t count, std::span<tiffin::choice<float>> routes) {
         const auto& layer = layers_[calls_++ % layers_.size()];
         tiffin::device_inputs<tiffin::f32> inputs;
         inputs.token_ids = {ids_.as<std::int32_t>() + first, count};

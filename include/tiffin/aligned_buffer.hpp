@@ -22,15 +22,12 @@ public:
     static constexpr std::size_t line = 64;
 
     aligned_buffer() = default;
-    explicit aligned_buffer(std::size_t bytes) : size_(bytes) {
-        if (bytes == 0) return;
-        alignment_ = bytes >= huge_page ? huge_page : line;
-        data_ = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{alignment_}));
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-        // Advice only: where it is refused the buffer works all the same.
-        if (alignment_ == huge_page)
-            static_cast<void>(::madvise(data_, bytes / huge_page * huge_page, MADV_HUGEPAGE));
-#endif
+    explicit aligned_buffer(std::size_t bytes) {
+        if (bytes > 0) hold(bytes, ::operator new (bytes, alignment_of(bytes)));
+    }
+    // Empty where there is no such memory.
+    aligned_buffer(std::size_t bytes, const std::nothrow_t& none) noexcept {
+        if (bytes > 0) hold(bytes, ::operator new (bytes, alignment_of(bytes), none));
     }
     aligned_buffer(aligned_buffer&& other) noexcept {
         swap(other);
@@ -70,6 +67,21 @@ public:
 
 private:
     static constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+    static constexpr std::align_val_t alignment_of(std::size_t bytes) noexcept {
+        return std::align_val_t{bytes >= huge_page ? huge_page : line};
+    }
+    void hold(std::size_t bytes, void* memory) noexcept {
+        if (memory == nullptr) return;
+        data_ = static_cast<std::byte*>(memory);
+        size_ = bytes;
+        alignment_ = static_cast<std::size_t>(alignment_of(bytes));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+        // Advice only: where it is refused the buffer works all the same.
+        if (alignment_ == huge_page)
+            static_cast<void>(::madvise(data_, bytes / huge_page * huge_page, MADV_HUGEPAGE));
+#endif
+    }
 
     std::byte* data_ = nullptr;
     std::size_t size_ = 0;

@@ -63,6 +63,21 @@ struct archetype_place {
     }
 };
 
+// What backends do more for a source than evaluate its formula, it says by `using source_role = ...`, and
+// never by the name of a member: a source without a role is a formula over its tensors and parts.
+struct chain_role {};     // its parts are computed one after the other, for whole rows (see through.hpp)
+struct row_norm_role {};  // it normalises the row of its one part (see normed.hpp)
+struct routed_role {};    // a leaf that reads experts that its `router` chose (see routed_low_rank.hpp)
+
+namespace detail {
+
+template <class S, class Role>
+concept has_role = requires {
+    requires std::same_as<typename S::source_role, Role>;
+};
+
+}  // namespace detail
+
 // A source that reads tensors: a list of them and a formula over the place being computed.
 template <class S>
 concept leaf_source = std::copyable<S> && requires(const S& s, const archetype_place& at) {
@@ -77,20 +92,18 @@ concept composite_source = std::copyable<S> && requires(const S& s) {
     { s.flops() } -> std::convertible_to<double>;
 };
 
+// Either may refuse an option of its own that has no default: `status check() const`, which prepare() asks.
 template <class S>
 concept source_policy = leaf_source<S> || composite_source<S>;
 
-// A source whose parts are computed one after the other for a whole row, each reading the last.
+// A source whose parts are computed one after the other for a whole row, each reading the last. The tensors
+// of all but the first are called after `scope`.
 template <class S>
-concept chained_source = composite_source<S> && requires {
-    { S::scope } -> std::convertible_to<std::string_view>;
-};
+concept chained_source = composite_source<S> && detail::has_role<S, chain_role>;
 
-// A node that normalises the row of its one part: its tensors begin with row_scale.
+// A node that normalises the row of its one part by its `norm`: its tensors begin with row_scale.
 template <class S>
-concept row_normed_source = composite_source<S> && requires(const S& s) {
-    requires norm_policy<std::remove_cvref_t<decltype(s.norm)>>;
-};
+concept row_normed_source = composite_source<S> && detail::has_role<S, row_norm_role>;
 
 // Picks experts for a token and gives each a weight: from logits (learned_router) or from a map.
 template <class R>
@@ -102,8 +115,8 @@ concept router_policy = std::copyable<R> && requires {
 // the choice sees, in place; weigh(logits, weights, n) gets the logits of the chosen and, in `weights`, their
 // scores, and leaves their weights there.
 template <class R>
-concept learned_router =
-    router_policy<R> && requires(const R& r, const double* logits, double* values, std::size_t n) {
+concept learned_router = router_policy<R> &&
+    requires(const R& r, const double* logits, double* values, std::size_t n) {
     { r.top_k } -> std::convertible_to<std::size_t>;
     r.score(values, n);
     r.weigh(logits, values, n);
@@ -111,9 +124,7 @@ concept learned_router =
 
 // A leaf that reads experts chosen for the token.
 template <class S>
-concept routed_source = leaf_source<S> && requires(const S& s) {
-    requires router_policy<std::remove_cvref_t<decltype(s.router)>>;
-};
+concept routed_source = leaf_source<S> && detail::has_role<S, routed_role>;
 
 // What turns the hidden values into the block's result.
 template <class O>
@@ -142,8 +153,8 @@ template <class B>
 concept block_policy = ffn_block<B> || combined_block<B>;
 
 // How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
-// rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there is
-// one, rounds a block of activations, which are not stored and so have no `largest`.
+// rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there
+// is one, rounds a block of activations, which are not stored and so have no `largest`.
 template <class F>
 concept codec = requires(const float* numbers, typename F::storage& to, const typename F::storage& from,
                          float* out) {

@@ -15,7 +15,8 @@ TIFFIN_BEGIN
 enum class dtype : std::uint8_t { f32, f16, bf16, i32, i64, u8, q8_0, q4_0 };
 
 constexpr std::string_view name_of(dtype t) noexcept {
-    constexpr std::array<std::string_view, 8> names{"F32", "F16", "BF16", "I32", "I64", "U8", "Q8_0", "Q4_0"};
+    constexpr std::array<std::string_view, 8> names{
+        {"F32", "F16", "BF16", "I32", "I64", "U8", "Q8_0", "Q4_0"}};
     return names[static_cast<std::size_t>(t)];
 }
 
@@ -26,7 +27,7 @@ constexpr std::size_t block_of(dtype t) noexcept {
 
 // The bytes of one block: of one number where a block is one.
 constexpr std::size_t size_of(dtype t) noexcept {
-    constexpr std::array<std::size_t, 8> sizes{4, 2, 2, 4, 8, 1, 34, 18};
+    constexpr std::array<std::size_t, 8> sizes{{4, 2, 2, 4, 8, 1, 34, 18}};
     return sizes[static_cast<std::size_t>(t)];
 }
 

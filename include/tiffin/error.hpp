@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/config.hpp>
+#include <tiffin/quoted.hpp>
 
 #include <exception>
 #include <optional>
@@ -26,16 +27,25 @@ enum class errc {
     workspace,         // the workspace is too small for a single token
     option,            // an option has an unknown name or an impossible value
     file,              // a file cannot be read, written or understood
+    empty,             // the object called holds nothing: it was moved from, or made without a layer
     device,            // a device, its memory or its stream refuses; the sentence is the device's own
 };
 
-// One failure: its kind, the thing it concerns, and a sentence with the offending numbers.
+// One failure: its kind, the thing it concerns, and a sentence with the offending numbers. `where` is the
+// name or path itself, whatever bytes it has.
 struct failure {
     errc code;
     std::string where;
     std::string what;
 
-    [[nodiscard]] std::string message() const { return where.empty() ? what : where + ": " + what; }
+    // For people: one line of printable ASCII, of at most 6146 characters, whatever it quotes. Other bytes
+    // become \xNN. Each part is cut by itself, so that a long name leaves room for what is wrong.
+    [[nodiscard]] std::string message() const {
+        std::string line = detail::printable(where, detail::path_limit);
+        if (!line.empty()) line += ": ";
+        line += detail::printable(what, detail::sentence_limit);
+        return line;
+    }
 };
 
 #if TIFFIN_EXCEPTIONS

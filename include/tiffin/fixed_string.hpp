@@ -26,7 +26,7 @@ struct fixed_string {
         : a(a_), b(b_), c(c_), d(d_), e(e_), f(f_), g(g_), h(h_) {}
 
     [[nodiscard]] constexpr char at(std::size_t i) const noexcept {
-        const std::array<std::uint64_t, 8> words{a, b, c, d, e, f, g, h};
+        const std::array<std::uint64_t, 8> words{{a, b, c, d, e, f, g, h}};
         return static_cast<char>(words[i / 8] >> i % 8 * 8 & 0xFFu);
     }
     [[nodiscard]] constexpr std::size_t size() const noexcept {

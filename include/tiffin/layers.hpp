@@ -23,6 +23,7 @@
 #include <tiffin/source/memory.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/per_layer_input.hpp>
+#include <tiffin/source/ple_memory.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
 #include <tiffin/source/sum.hpp>
 #include <tiffin/source/token_embedding.hpp>
@@ -41,12 +42,19 @@ using stem_hybrid = ffn<gate<silu>, sum<dense, token_embedding>>;           // S
 using structmoe       = ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>;                      // SPEC 2.4, Eq. 5-6
 using structmoe_gated = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, multiply>;     // App. B.2
 using structmoe_post  = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, add>;          // post-activation
+using bank_beside_down = project<no_norm, sum<dense, routed_low_rank<>>>;
+using structmoe_down  = ffn<gate<gelu>, none, multiply, bank_beside_down>;                         // Sec. 3.5
 
-using memory_output = project<memory_norm, named<dense, "out_proj">>;
-using meki          = ffn<gate<sigmoid>, memory_injection, add, memory_output>;                    // SPEC 2.5, folded
-using meki_training = ffn<gate<sigmoid>, trained_memory<>, add, memory_output>;                    // SPEC 2.5
-using ple           = ffn<gate<gelu_tanh>, memory_injection, multiply, memory_output>;             // SPEC 2.5, folded
-using ple_given     = ffn<gate<gelu_tanh>, per_layer_input, multiply, memory_output>;              // the caller's p
+using memory_output    = project<memory_norm, named<dense, "out_proj">>;
+using meki             = ffn<gate<sigmoid>, memory_injection, add, memory_output>;                 // SPEC 2.5, folded
+using meki_mul_sigmoid = ffn<gate<sigmoid>, memory_injection, multiply, memory_output>;
+using meki_add_silu    = ffn<gate<silu>, memory_injection, add, memory_output>;
+using meki_mul_silu    = ffn<gate<silu>, memory_injection, multiply, memory_output>;
+using meki_training    = ffn<gate<sigmoid>, trained_memory<>, add, memory_output>;                 // SPEC 2.5
+using meki_training_linear = ffn<gate<sigmoid>, trained_memory<linear_word_memory<>>, add, memory_output>;
+using ple              = ffn<gate<gelu_tanh>, memory_injection, multiply, memory_output>;          // SPEC 2.5, folded
+using ple_full         = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;                // with its context
+using ple_given        = ffn<gate<gelu_tanh>, per_layer_input, multiply, memory_output>;           // the caller's p
 
 template <class Block> using retoken        = modulated<Block, token_modulator<>, multiply>;       // SPEC 2.6, Eq. 1-2
 template <class Block> using retoken_folded = modulated<Block, folded_modulator, multiply>;        // Eq. 8

@@ -3,6 +3,7 @@
 
 #include <tiffin/backend/backend.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <thread>
 #include <utility>
@@ -22,10 +23,12 @@ struct prepare_options {
 namespace detail {
 
 // Gives a layer its own workspace.
-inline void reserve(layer_of_any_block& prepared, std::size_t workers, const prepare_options& options) {
-    std::size_t tokens = options.tokens;
+inline status reserve(layer_of_any_block& prepared, std::size_t workers, const prepare_options& options) {
+    // So many that their bytes can be counted: a workspace grows at most as the tokens do.
+    const std::size_t countable = ~std::size_t{0} / 4 / prepared.workspace_bytes(2, workers);
+    std::size_t tokens = std::min(options.tokens, countable);
     while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
-    prepared.reserve(tokens);
+    return prepared.reserve(tokens);
 }
 
 template <class Block, class Backend>
@@ -37,9 +40,9 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
     if (workers == 0) workers = std::thread::hardware_concurrency();
-    if (workers == 0) workers = 1;
+    workers = std::clamp(workers, std::size_t{1}, most_workers);
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
-    reserve(prepared, workers, options);
+    if (status s = reserve(prepared, workers, options); !s) return s.failure();
     return {std::move(prepared)};
 }
 
@@ -48,9 +51,14 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
 // Prepares a block with given weights for a backend.
 //
 // Shapes: the tensors of tensors_needed(block, sizes) by name; their sizes must agree.
-// Lifetime: the given memory must outlive the layer, which may read it in place. `simd` reads only
-//   f32 tables in place: dense weights may be freed once it has packed them.
-// Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, naming the tensor.
+// Lifetime: the memory of the tensors that the layer names in reads_in_place() must outlive it; all other
+//   given memory may be freed. Those are
+//     simd<W, T>   tables and pools given in the format T and aligned to its numbers;
+//     eigen        these, and dense weights, banks and routers given so in f32;
+//     reference    every tensor;
+//     cuda<F>      tensors of more than one number that lie on the device in F.
+// Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, value, naming the tensor;
+//   errc::option, naming the option; errc::workspace where prepare_options ask for more than there is.
 //   prepare() throws tiffin::error; try_prepare() returns the failure instead.
 // Cost: one pass over the dense weights, and a packed copy of them in `simd`; tables are not copied
 //   unless their format or alignment is not the backend's.

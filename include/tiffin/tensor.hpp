@@ -7,9 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <initializer_list>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
@@ -19,9 +21,15 @@ class shape {
 public:
     static constexpr std::size_t max_rank = 4;
     constexpr shape() = default;
-    constexpr shape(std::initializer_list<std::size_t> sizes) noexcept {
-        for (std::size_t s : sizes)
-            if (rank_ < max_rank) sizes_[rank_++] = s;
+    constexpr shape(std::size_t a) noexcept : sizes_{{a}}, rank_(1) {}
+    constexpr shape(std::size_t a, std::size_t b) noexcept : sizes_{{a, b}}, rank_(2) {}
+    constexpr shape(std::size_t a, std::size_t b, std::size_t c) noexcept : sizes_{{a, b, c}}, rank_(3) {}
+    constexpr shape(std::size_t a, std::size_t b, std::size_t c, std::size_t d) noexcept
+        : sizes_{{a, b, c, d}}, rank_(4) {}
+    template <class... More>
+    constexpr shape(std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, More...) noexcept {
+        static_assert(sizeof...(More) == ~std::size_t{0},
+                      "tiffin: shape{...}: a tensor has at most four axes");
     }
     [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }
     constexpr std::size_t operator[](std::size_t axis) const noexcept { return sizes_[axis]; }
@@ -80,6 +88,7 @@ public:
     };
 
     weights& add(std::string name, tensor_view tensor) {
+        places_.emplace(name, entries_.size());
         entries_.push_back({std::move(name), tensor});
         return *this;
     }
@@ -91,15 +100,20 @@ public:
     weights& add_gathered(std::string name, dtype type, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_});
     }
+    // The first tensor of this name, or null. Cost: log2(tensors) comparisons.
     [[nodiscard]] const tensor_view* find(std::string_view name) const noexcept {
-        for (const entry& e : entries_)
-            if (e.name == name) return &e.tensor;
-        return nullptr;
+        const auto it = places_.find(name);
+        return it == places_.end() ? nullptr : &entries_[it->second].tensor;
     }
     [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
+    // The places among entries() by name; of tensors of one name, that of the first.
+    [[nodiscard]] const std::map<std::string, std::size_t, std::less<>>& places() const noexcept {
+        return places_;
+    }
 
 private:
     std::vector<entry> entries_;
+    std::map<std::string, std::size_t, std::less<>> places_;
     std::size_t gathered_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #include <tiffin/analysis/cost.hpp>
 #include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/source/through.hpp>
 
 #include "support/doctest.hpp"
 
@@ -45,6 +46,19 @@ TEST_CASE("cost: meki's memory") {
         cost<meki_training>({.d_model = 1024, .d_ff = 256, .vocab = 151680, .inner = {1024, 512}});
     CHECK(trained.row_parameters == 256 + 1024);
     CHECK(trained.matrix_flops_per_token - c.matrix_flops_per_token == 2.0 * (2 * 1024 * 512 + 512 * 256));
+}
+
+TEST_CASE("cost: a bank inside a chain counts the experts that it picks, and the chain's own formulas") {
+    using chain = through<"low", gate<silu, named<dense, "narrow">>, routed_low_rank<>>;
+    using block = ffn<gate<gelu>, chain, add>;
+    block made;
+    std::get<1>(made.hidden.up.steps).router.top_k = 2;
+    constexpr double d = 64, f = 96, n = 24, r = 3, experts = 8;
+    const block_shape sizes{.d_model = 64, .d_ff = 96, .vocab = 1, .experts = 8, .rank = 3, .inner = {24, 1}};
+    const block_cost c = cost<block>(sizes, made);
+    CHECK(c.matrix_flops_per_token == 2 * (d * f + d * n + experts * n + 2 * r * (n + f) + f * d));
+    CHECK(c.parameters_per_token == d * f + d * n + experts * n + 2 * r * (n + f) + f * d);
+    CHECK(c.elementwise_flops_per_token == gelu::flops() * f + silu::flops() * n + add::flops() * f);
 }
 
 TEST_CASE("cost: retoken and mort") {

@@ -11,6 +11,7 @@
 
 #include "support/doctest.hpp"
 #include "support/executors.hpp"
+#include "support/policies.hpp"
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ using tables_only = ffn<gate<silu, token_embedding>, named<token_embedding, "up_
 struct two_of : softmax_topk_renorm {
     constexpr two_of() noexcept : softmax_topk_renorm{{2}} {}
 };
-using routed = mort<ffn<gate<gelu, sum<dense, routed_low_rank<two_of>>>>>;
+using routed = tiffin_test::mort_of_three<ffn<gate<gelu, sum<dense, routed_low_rank<two_of>>>>>;
 using experts = mixture<two_of, stem, mlp>;
 using branches = parallel<experts, meki_training, retoken<mlp>>;
 

@@ -3,6 +3,7 @@
 #include <tiffin/block/ffn.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/rms.hpp>
+#include <tiffin/router/softmax.hpp>
 #include <tiffin/scalar.hpp>
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/named.hpp>
@@ -14,6 +15,7 @@
 
 #include <cmath>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 
 using namespace tiffin;
@@ -102,6 +104,27 @@ struct bounded_fusion : float_fusion {
     TIFFIN_HD S operator()(const S& g, const S& u) const { return g * u + u; }
 };
 
+// Members called like those of chains, norms and routed leaves say nothing: these are formulas.
+struct leaf_with_router {
+    using rows = table<"rows">;
+    using tensors = tensor_list<rows>;
+    softmax_topk router{};
+    TIFFIN_HD auto operator()(const auto& at) const { return at[rows{}]; }
+};
+struct node_with_scope {
+    static constexpr std::string_view scope = "elsewhere";
+    rms norm{};
+    leaf_with_router first{};
+    named<leaf_with_router, "second"> second{};
+    TIFFIN_HD std::tuple<const leaf_with_router&, const named<leaf_with_router, "second">&> parts() const {
+        return {first, second};
+    }
+    static constexpr double flops() noexcept { return 2; }
+    TIFFIN_HD auto operator()(const auto& a, const auto& b) const { return a + a * b; }
+};
+static_assert(!chained_source<node_with_scope> && !row_normed_source<node_with_scope> &&
+              !routed_source<leaf_with_router>);
+
 }  // namespace own
 using namespace own;
 
@@ -118,6 +141,9 @@ TEST_CASE("conformance: a source with a table and a vector, an activation and a 
 TEST_CASE("conformance: a source of all three kinds of tensor, in the gate and in the output") {
     using out = project<no_norm, sum<modulated_dense, named<scaled_embedding, "out_embed">>>;
     check(compose<ffn<gate<silu, modulated_dense>, none, multiply, out>>("all kinds in one source"));
+}
+TEST_CASE("conformance: a role is claimed by its tag, not by names of members") {
+    check(compose<ffn<gate<silu>, node_with_scope, multiply>>("members called like roles"));
 }
 TEST_CASE("conformance: a norm written for plain numbers") {
     check(compose<ffn<gate<silu>, token_embedding, multiply, project<one_number_norm>>>("one_number_norm"));

@@ -1,10 +1,12 @@
 // Memories, modulators and the blocks made of blocks.
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/unweighted.hpp>
+#include <tiffin/router/hash.hpp>
 #include <tiffin/source/ple_memory.hpp>
 
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 
 using namespace tiffin;
 using tiffin_test::check;
@@ -18,7 +20,7 @@ TEST_CASE("conformance: meki as trained") {
     check(compose_with_reference("meki_training", block));
 }
 TEST_CASE("conformance: meki, dynamic alone, its words normed, mul_silu, on the residual") {
-    using memory = ffn<gate<silu>, dynamic_memory<normed_word>, multiply, memory_output>;
+    using memory = ffn<gate<silu>, dynamic_memory<word_memory<normed_word>>, multiply, memory_output>;
     check(compose_with_reference<on_residual<memory>>("meki dynamic"));
 }
 TEST_CASE("conformance: meki, static alone, beside an ffn") {
@@ -30,8 +32,12 @@ TEST_CASE("conformance: ple with the caller's input") {
 }
 
 TEST_CASE("conformance: ple with its context term") {
-    using block = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;
-    check(compose("ple with context", block{{{}, ple_memory(48, 12), {}}, {}}));
+    check(compose<ple_full>("ple with context"));
+}
+
+TEST_CASE("conformance: ple with the caller's input inside a chain, of the chain's width") {
+    using memory = through<"chain", per_layer_input, named<dense, "inner">>;
+    check(compose<ffn<gate<gelu_tanh>, memory, multiply, memory_output>>("given in a chain"));
 }
 
 TEST_CASE("conformance: retoken") {
@@ -52,7 +58,10 @@ TEST_CASE("conformance: mort") {
     block.modulator.mixed.norm.eps = 0.5f;
     check(compose_with_reference("mort", block));
 }
+TEST_CASE("conformance: a pool whose experts come from a map") {
+    check(compose<modulated<mlp, tiffin_test::pool_of_three<l2, hash>, add>>("mort by a map"));
+}
 TEST_CASE("conformance: mort over branches, in a branch") {
     using inner = parallel<mlp, swiglu>;
-    check(compose<parallel<mort<inner>, mlp>>("mort over parallel"));
+    check(compose<parallel<tiffin_test::mort_of_three<inner>, mlp>>("mort over parallel"));
 }

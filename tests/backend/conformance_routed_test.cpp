@@ -1,6 +1,7 @@
 // Low-rank banks chosen by a router, in every place a source can stand, and mixtures of experts.
 #include <tiffin/layers.hpp>
 #include <tiffin/router/any_router.hpp>
+#include <tiffin/source/through.hpp>
 
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
@@ -36,6 +37,18 @@ TEST_CASE("conformance: structmoe after the activation, in a GLU's up source") {
 TEST_CASE("conformance: a bank on the output projection and one alone in the gate") {
     using out = project<rms, sum<dense, named<routed_low_rank<top<3>>, "down">>>;
     check(compose<ffn<gate<gelu_tanh, routed_low_rank<hash>>, none, multiply, out>>("banks"));
+}
+
+TEST_CASE("conformance: structmoe with its bank on the down projection") {
+    check(compose<structmoe_down>("structmoe_down"));
+}
+// The bank reads the narrow row, not x; a second one reads what the first has made.
+TEST_CASE("conformance: a bank inside a chain, and a chain of two banks") {
+    using narrow = through<"low", named<dense, "narrow">, routed_low_rank<top<2>>>;
+    check(compose<ffn<gate<gelu, sum<dense, narrow>>>>("a bank in a chain"));
+    using twice =
+        through<"two", named<routed_low_rank<top<2>>, "first">, named<routed_low_rank<top<3>>, "second">>;
+    check(compose<ffn<gate<silu>, twice, add>>("two banks in a chain"));
 }
 
 TEST_CASE("conformance: mixture, softmax_topk") {

@@ -3,6 +3,7 @@
 
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 
 #include <string>
 
@@ -59,7 +60,7 @@ struct modulator_case {
     static constexpr bool on_simd = false;
 };
 struct pool_modulator_case {
-    using source = modulator_pool<>;
+    using source = tiffin_test::pool_of_three<>;
     static constexpr bool on_simd = false;
 };
 

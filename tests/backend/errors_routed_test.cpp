@@ -1,11 +1,16 @@
 // What can be wrong with routed, modulated and combined blocks: named, with the numbers, before y is written.
+#include <tiffin/backend/eigen/eigen.hpp>
+#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/backend/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
 
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 #include "support/tensor_set.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -72,6 +77,34 @@ TEST_CASE("errors: more experts chosen than there are, and none") {
     mort<mlp> pool_block;
     pool_block.modulator.mixed.input.router.top_k = 6;
     refuses(pool_block, errc::option, "top_k", {"is 6", "4 experts"});
+}
+
+// A router inside a chain is seen like any other; it is named after the chain.
+TEST_CASE("errors: a router inside a chain") {
+    using block = ffn<gate<gelu, through<"low", named<dense, "narrow">, routed_low_rank<>>>>;
+    block chained;
+    std::get<1>(chained.hidden.input.steps).router.top_k = 9;
+    refuses(chained, errc::option, "low.top_k", {"is 9", "4 experts"});
+    refuses(block{}, errc::shape, "low.router.weight", {"experts = 4"},
+            [](const std::string& name, tensor_view t) {
+                if (name == "low.router.weight") t.shape = {t.shape[0] - 1, t.shape[1]};
+                return t;
+            });
+}
+
+TEST_CASE("errors: options without a default") {
+    refuses(mort<mlp>{}, errc::option, "num_layers", {"is 0", "no default"});
+    refuses(parallel<mlp, delayed<source_block<modulator_pool<>>, 2>>{}, errc::option, "branch.1.num_layers",
+            {"is 0"});
+}
+
+TEST_CASE("errors: two parts that read a per-layer input of different widths") {
+    refuses(parallel<ple_given, ple_given>{}, errc::shape, "branch.1", {"width"},
+            [](const std::string& name, tensor_view t) {
+                if (name == "branch.1.gate_proj.weight") t.shape = {f - 1, d};
+                if (name == "branch.1.out_proj.weight") t.shape = {d, f - 1};
+                return t;
+            });
 }
 
 TEST_CASE("errors: a router of another number of experts, a missing expert, banks that disagree") {
@@ -157,15 +190,73 @@ TEST_CASE("errors: what a call must bring") {
     CHECK(layer.try_call(x, {.residual = r, .per_layer_input = p}, y).ok());
 }
 
+TEST_CASE("routes: recorded of a router inside a chain, in every backend") {
+    using block = ffn<gate<gelu, through<"low", named<dense, "narrow">, routed_low_rank<>>>>;
+    block chained;
+    std::get<1>(chained.hidden.input.steps).router.top_k = 2;
+    tensor_set memory(tiffin_test::tensors_wanted(chained), {{d, f, vocab}, {}, {}, 0u, 3});
+    const std::vector<float> x = random_rows(8, d, 1);
+    std::vector<float> y(8 * d);
+    const auto routes_on = [&](const auto& backend) {
+        auto layer = prepare(chained, memory.given(), backend, {.tokens = 3});
+        CHECK(layer.choices() == 2);
+        std::vector<choice<float>> routes(16, {-1, 0});
+        layer(x, {.routes = routes}, y);
+        std::vector<std::int32_t> experts;
+        for (const choice<float>& c : routes) experts.push_back(c.expert);
+        return experts;
+    };
+    // By hand: the narrow row, its logits, the largest two.
+    const std::size_t width = memory.view("narrow.weight").shape[0];
+    std::vector<std::int32_t> wanted;
+    for (std::size_t t = 0; t < 8; ++t) {
+        std::vector<double> row(width, 0.0), logit(4, 0.0);
+        for (std::size_t i = 0; i < width; ++i)
+            for (std::size_t k = 0; k < d; ++k)
+                row[i] += static_cast<double>(x[t * d + k]) *
+                          static_cast<double>(memory.get("narrow.weight", i * d + k));
+        for (std::size_t e = 0; e < 4; ++e)
+            for (std::size_t i = 0; i < width; ++i)
+                logit[e] += row[i] * static_cast<double>(memory.get("low.router.weight", e * width + i));
+        for (int n = 0; n < 2; ++n) {
+            const auto best = std::max_element(logit.begin(), logit.end());
+            wanted.push_back(static_cast<std::int32_t>(best - logit.begin()));
+            *best = -HUGE_VAL;
+        }
+    }
+    CHECK(routes_on(reference{}) == wanted);
+    CHECK(routes_on(eigen{}) == wanted);
+    CHECK(routes_on(simd{}) == wanted);
+}
+
+TEST_CASE("routes: their room is that of the call") {
+    using block = moe<mlp>;
+    tensor_set memory(tiffin_test::tensors_wanted(block{}), {{d, f, vocab}, {}, {}, 0u, 3});
+    auto layer = prepare<block>(memory.given(), simd{});
+    const std::vector<float> x = random_rows(8, d, 1);
+    std::vector<float> y(8 * d, 5.0f);
+    for (const std::size_t room : {1u, 7u, 9u}) {
+        std::vector<choice<float>> routes(room);
+        const status s = layer.try_call(x, {.routes = routes}, y);
+        REQUIRE_FALSE(s.ok());
+        CHECK(s.failure().code == errc::size);
+        CHECK(s.failure().where == "routes");
+        CHECK(s.failure().what == "has room for " + std::to_string(room) + " choices; 8 tokens make 1 each");
+        for (const float v : y) REQUIRE(v == 5.0f);
+    }
+    std::vector<choice<float>> routes(8);
+    CHECK(layer.try_call(x, {.routes = routes}, y).ok());
+}
+
 TEST_CASE("routes: recorded best first, in pieces, and of the outermost part that routes") {
-    using block = mort<moe<mlp>>;
+    using block = tiffin_test::mort_of_three<moe<mlp>>;
     tensor_set memory(tiffin_test::tensors_wanted(block{}), {{d, f, vocab}, {}, {}, 0u, 3});
     auto layer = prepare<block>(memory.given(), simd{}, {.tokens = 3});
     CHECK(layer.choices() == 2);
     const std::vector<float> x = random_rows(8, d, 1);
     std::vector<float> y(8 * d);
     std::vector<choice<float>> routes(16, {-1, 0});
-    layer(x, {.token_ids = random_ids(8, vocab, 3), .routes = routes.data()}, y);
+    layer(x, {.token_ids = random_ids(8, vocab, 3), .routes = routes}, y);
     for (std::size_t t = 0; t < 8; ++t) {
         double logit[4];
         for (std::size_t e = 0; e < 4; ++e) {

@@ -81,11 +81,12 @@ TEST_CASE("fold: meki without its memory, without its words, with the words norm
     };
     check(ffn<gate<sigmoid>, dynamic_memory<>, add, memory_output>{});
     check(ffn<gate<sigmoid>, static_memory, add, memory_output>{});
-    check(ffn<gate<sigmoid>, trained_memory<normed_word>, add, memory_output>{});
+    check(meki_training_linear{});
+    check(ffn<gate<sigmoid>, dynamic_memory<linear_word_memory<normed_word>>, add, memory_output>{});
+    check(ffn<gate<sigmoid>, trained_memory<word_memory<normed_word>>, add, memory_output>{});
 }
 TEST_CASE("fold: ple's row with its context term") {
-    using block_type = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;
-    const block_type block{{{}, ple_memory(d, f), {}}, {}};
+    const ple_full block;
     const given_weights given(block);
     const auto table = fold(block.hidden.up, given.all);
     REQUIRE(table.ok());

@@ -8,6 +8,7 @@
 #include <tiffin/prepare.hpp>
 
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 #include "support/random.hpp"
 #include "support/tensor_set.hpp"
 
@@ -139,7 +140,7 @@ TEST_CASE("formats: stem and its kin") {
 TEST_CASE("formats: banks, memories, modulators") {
     check_all<structmoe>();
     check_all<meki_training>();
-    check_all<mort<mlp>>();
+    check_all<tiffin_test::mort_of_three<mlp>>();
 }
 TEST_CASE("formats: mixtures") {
     check_all<moe<stem>>();

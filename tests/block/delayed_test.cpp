@@ -7,6 +7,7 @@
 
 #include "support/doctest.hpp"
 #include "support/executors.hpp"
+#include "support/policies.hpp"
 #include "support/tensor_set.hpp"
 
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace {
 
 constexpr std::size_t d = 37, f = 19, vocab = 11, layers = 5;
 
-using residual = source_block<modulator_pool<>>;
+using residual = source_block<tiffin_test::pool_of_three<>>;
 template <std::size_t Layers>
 using network_layer = parallel<mlp, delayed<residual, Layers>>;
 

@@ -2,10 +2,12 @@
 // long.
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/source/through.hpp>
 
 #include "cuda/whole_numbers.hpp"
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
@@ -15,7 +17,15 @@
 // A pool with its norm over branches that are routed, normed, chained and gated by the residual.
 TEST_CASE("conformance: modulated branches") {
     using branches = tiffin::parallel<tiffin::structmoe, tiffin::on_residual<tiffin::meki_training>>;
-    tiffin_test::check_conformance(tiffin_test::compose<tiffin::mort<branches>>("modulated branches"));
+    tiffin_test::check_conformance(
+        tiffin_test::compose<tiffin_test::mort_of_three<branches>>("modulated branches"));
+}
+// A router inside a chain, which reads the chain's row; roots of a row's width.
+TEST_CASE("conformance: a bank in a chain beside a memory with its context") {
+    using bank = tiffin::through<"low", tiffin::named<tiffin::dense, "narrow">, tiffin::routed_low_rank<>>;
+    using banked = tiffin::ffn<tiffin::gate<tiffin::gelu, tiffin::sum<tiffin::dense, bank>>>;
+    tiffin_test::check_conformance(
+        tiffin_test::compose<tiffin::parallel<banked, tiffin::ple_full>>("banked"));
 }
 TEST_CASE("conformance: experts beside a shared block") {
     tiffin::mixture<tiffin::softmax_topk_renorm, tiffin::retoken<tiffin::stem>, tiffin::ple> block;
@@ -37,10 +47,11 @@ TEST_CASE("tokens are routed alike in large calls and in small ones") {
     REQUIRE(layer.choices() > 0);
     const there<float> x(numbers), y(numbers.size());
     const there<choice> at_once(tokens * layer.choices()), in_pieces(tokens * layer.choices());
-    layer(x.rows(width), {.routes = at_once.data()}, y.rows(width));
+    layer(x.rows(width), {.routes = at_once.span()}, y.rows(width));
     for (std::size_t first = 0; first < tokens; first += piece) {
         const std::size_t count = std::min(piece, tokens - first);
-        layer(x.rows(width).rows_from(first, count), {.routes = in_pieces.data() + first * layer.choices()},
+        layer(x.rows(width).rows_from(first, count),
+              {.routes = in_pieces.span().subspan(first * layer.choices(), count * layer.choices())},
               y.rows(width).rows_from(first, count));
     }
     REQUIRE(layer.synchronise().ok());

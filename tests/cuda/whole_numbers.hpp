@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ public:
         : size_(count),
           data_(tiffin::cuda_detail::device_memory::make(count * sizeof(T), "test").or_throw()) {}
     [[nodiscard]] T* data() const { return data_.template as<T>(); }
+    [[nodiscard]] std::span<T> span() const { return {data(), size_}; }
     [[nodiscard]] std::size_t size() const { return size_; }
     [[nodiscard]] std::vector<T> here() const {
         std::vector<T> made(size_);

@@ -17,8 +17,8 @@ TIFFIN_BEGIN
 
 enum class activation_kind : std::uint8_t { silu, gelu, gelu_tanh, relu, sigmoid, identity };
 
-inline constexpr std::array<std::string_view, 6> activation_names{"silu", "gelu",    "gelu_tanh",
-                                                                  "relu", "sigmoid", "identity"};
+inline constexpr std::array<std::string_view, 6> activation_names{
+    {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity"}};
 
 constexpr std::optional<activation_kind> activation_named(std::string_view name) noexcept {
     for (std::size_t i = 0; i < activation_names.size(); ++i)

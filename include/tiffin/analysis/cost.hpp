@@ -58,13 +58,37 @@ constexpr void add_tensor(const sized_tensor& t, bool with_optional, block_cost&
     if (spec.kind == tensor_kind::pool) total.elementwise_flops_per_token += 2 * used;
 }
 
+// FLOPs that a source spends on one row outside its matrix products, the rows of its chains included.
+// `inner`: how many inner widths of the block's sizes are taken.
+template <source_policy S>
+constexpr double row_cost(const S& source, std::size_t width, const block_shape& sizes, std::size_t& inner) {
+    double total = elementwise_flops(source) * static_cast<double>(width);
+    visit_nodes<chains::left_out>(source, [&]<std::size_t First>(const auto& node) {
+        using node_type = std::remove_cvref_t<decltype(node)>;
+        if constexpr (chained_source<node_type>) {
+            [&]<std::size_t... I>(std::index_sequence<I...>) {
+                const auto one = [&](const auto& part, bool last) {
+                    const std::size_t own = last ? width : sizes.inner[inner < 2 ? inner : 1];
+                    inner += last ? 0 : 1;
+                    total += row_cost(part, own, sizes, inner);
+                };
+                (one(std::get<I>(node.parts()), I + 1 == sizeof...(I)), ...);
+            }
+            (part_indices<node_type>{});
+        }
+    });
+    return total;
+}
+
 template <block_policy Block>
 constexpr double elementwise_cost(const Block& block, const block_shape& sizes, double share) {
     const auto d_model = static_cast<double>(sizes.d_model);
     double total = 0;
     if constexpr (ffn_block<Block>) {
-        total = elementwise_flops(block.hidden) * static_cast<double>(sizes.d_ff) +
-                (elementwise_flops(block.output.source) + block.output.norm.flops()) * d_model;
+        std::size_t inner = 0, output_inner = 0;
+        total = row_cost(block.hidden, sizes.d_ff, sizes, inner) +
+                row_cost(block.output.source, sizes.d_model, sizes, output_inner) +
+                block.output.norm.flops() * d_model;
     } else {
         std::size_t parts = 0;
         block.visit_parts(sizes, no_prefix{}, share,
@@ -75,7 +99,8 @@ constexpr double elementwise_cost(const Block& block, const block_shape& sizes, 
                                   if (parts++ > 0)
                                       total += d_model * part_share / share;  // added to the ones before
                               } else {
-                                  total += elementwise_flops(part) * d_model;
+                                  std::size_t inner = 0;
+                                  total += row_cost(part, sizes.d_model, sizes, inner);
                               }
                           });
         if constexpr (requires { block.fusion.flops(); }) total += block.fusion.flops() * d_model;
@@ -85,7 +110,7 @@ constexpr double elementwise_cost(const Block& block, const block_shape& sizes, 
 
 }  // namespace detail
 
-// The cost of a block of given sizes. Chains (through.hpp) count their products, not their activations.
+// The cost of a block of given sizes, chains (through.hpp) with their inner widths included.
 // Source: SPEC section 4.
 //
 //     cost<stem>({.d_model = 2048, .d_ff = 8192, .vocab = 128256}).matrix_flops_per_token

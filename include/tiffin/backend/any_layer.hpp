@@ -8,14 +8,17 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 TIFFIN_BEGIN
 
 // Any layer<Block, Backend> behind one type: y = block(x, inputs).
 // Shapes, numerics, errors, threads: those of the layer held (see layer). Cost: one virtual call.
-// Precondition of all but construction and assignment: it holds a layer.
+// Errors: of a call while it holds no layer, errc::empty.
+// Precondition of all others but construction and assignment: it holds a layer.
 class any_layer {
 public:
     any_layer() = default;
@@ -31,6 +34,10 @@ public:
     [[nodiscard]] std::size_t choices() const noexcept { return held_->needs().choices; }
     // What calls have to bring.
     [[nodiscard]] const call_needs& needs() const noexcept { return held_->needs(); }
+    // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
+    [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept {
+        return held_->needs().in_place;
+    }
     // Whether calls need token ids.
     [[nodiscard]] bool reads_token_ids() const noexcept { return !held_->needs().tables.empty(); }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
@@ -43,6 +50,7 @@ public:
     template <class X, class Y>
     status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
+        if (!held_) return failure{errc::empty, "layer", "holds nothing: it was moved from, or made empty"};
         auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
         auto out = detail::as_rows<float>(y, d_model(), "y");

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,6 +37,8 @@ class workspace {
 public:
     workspace() = default;
     explicit workspace(std::size_t bytes) : buffer_(bytes) {}
+    // Of size 0 where there is no such memory.
+    workspace(std::size_t bytes, const std::nothrow_t& none) noexcept : buffer_(bytes, none) {}
     [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
     operator std::span<std::byte>() noexcept { return {buffer_.data(), buffer_.size()}; }
 
@@ -58,11 +61,22 @@ std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t
     return fits;
 }
 
+// More tasks at a time than any machine runs; the workspaces of so many can be counted.
+inline constexpr std::size_t most_workers = std::size_t{1} << 16;
+
 // What every layer is, whatever its block and backend.
 class layer_of_any_block {
 public:
     // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
-    void reserve(std::size_t tokens) { workspace_ = tokens ? make_workspace(tokens, workers_) : workspace(); }
+    // Errors: errc::workspace where there is no memory for it.
+    status reserve(std::size_t tokens) {
+        const std::size_t bytes = tokens ? workspace_bytes(tokens, workers_) : 0;
+        workspace_ = workspace(bytes, std::nothrow);
+        if (workspace_.size() == bytes) return {};
+        return failure{errc::workspace, "tokens",
+                       "are " + std::to_string(tokens) + "; there is no memory for the " +
+                           std::to_string(bytes) + " bytes that they need at a time"};
+    }
 
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
     // Of the first block of two sources, where a block is made of blocks.
@@ -71,10 +85,12 @@ public:
     [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
     // What calls have to bring.
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+    // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
+    [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
 
     // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        return engine_->workspace_bytes(tokens, workers) + aligned_buffer::line - 1;
+        return engine_ ? engine_->workspace_bytes(tokens, workers) + aligned_buffer::line - 1 : 0;
     }
     [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
         return workspace(workspace_bytes(tokens, workers));
@@ -144,13 +160,14 @@ private:
 inline status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
                                       matrix_view<float> y, std::span<std::byte> memory,
                                       executor_ref execute) const {
+    if (!engine_) return failure{errc::empty, "layer", "holds nothing: it was moved from"};
     if (status s = check_call(needs_, x, inputs, y); !s) return s;
     if (x.rows == 0) return {};
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
     // Workers give way before tokens do, and both before the call fails.
-    std::size_t workers = execute.concurrency() ? execute.concurrency() : workers_;
+    std::size_t workers = std::min(execute.concurrency() ? execute.concurrency() : workers_, most_workers);
     while (workers > 1 && engine_->workspace_bytes(1, workers) > room) --workers;
     if (engine_->workspace_bytes(1, workers) > room)
         return failure{errc::workspace, "workspace",
@@ -173,7 +190,7 @@ inline status layer_of_any_block::run(matrix_view<const float> x, const token_in
                       nullptr,
                       count,
                       {y.rows_from(first, count)},
-                      inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
+                      inputs.routes.empty() ? nullptr : inputs.routes.data() + first * needs_.choices,
                       needs_.delay ? carried.rows_from(first, count) : carried,
                       due,
                       memory.data() + skip,
@@ -192,8 +209,8 @@ inline status layer_of_any_block::run(matrix_view<const float> x, const token_in
 //   block reads none; or token_inputs. Any T: calls of more tokens than the workspace holds run in pieces.
 // Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
 //   it rides in and however many threads run.
-// Errors: errc::size, token_id, overlap, workspace; found before y is written. The throwing forms
-//   (operator()) throw tiffin::error, the others return a status. What an executor throws passes.
+// Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written. The
+//   throwing forms (operator()) throw tiffin::error, the others return a status. What an executor throws passes.
 // Threads: const calls with a workspace each may run at the same time; the calls without one use
 //   the layer's own workspace and may not.
 // Cost: no allocation in a call.

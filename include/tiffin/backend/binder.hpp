@@ -38,6 +38,7 @@ struct binding {
     std::vector<binding> parts;
     std::vector<table_size> tables;        // of this block and its parts
     std::vector<gathered_table> gathered;  // likewise
+    std::vector<std::string> in_place;     // likewise: tensors that the layer goes on reading where they lie
     number_formats formats;
     std::size_t d_model = 0;
     std::size_t d_ff = 0;         // of the first block of two sources
@@ -65,7 +66,7 @@ tensor_view norm_part(const binding& bound) {
 template <source_policy S>
 std::size_t bound_choices(const S& source, std::span<const tensor_view> tensors) {
     std::size_t choices = 0;
-    visit_nodes(source, [&]<std::size_t First>(const auto& node) {
+    visit_nodes<chains::entered>(source, [&]<std::size_t First>(const auto& node) {
         if constexpr (routed_source<std::remove_cvref_t<decltype(node)>>) {
             if (choices == 0)
                 choices = detail::route_choices(
@@ -75,6 +76,29 @@ std::size_t bound_choices(const S& source, std::span<const tensor_view> tensors)
     });
     return choices;
 }
+
+namespace detail {
+
+// The width of what calls give beside x, once all tensors of a block are bound.
+inline status tell_given_width(std::span<const block_tensor> wanted, const extents_seen& extents,
+                               const std::string& prefix, binding& to) {
+    for (const block_tensor& t : wanted) {
+        if (t.spec.kind != tensor_kind::given) continue;
+        const std::size_t width = extents.size(t.extents[0]);
+        if (width == 0)
+            return failure{
+                errc::shape, prefix + "per_layer_input",
+                "has a width that cannot be told: no tensor of the block has an axis of this size"};
+        if (to.given_width != 0 && to.given_width != width)
+            return failure{errc::shape, prefix + "per_layer_input",
+                           "is read with widths of " + std::to_string(to.given_width) + " and " +
+                               std::to_string(width) + "; a call gives one"};
+        to.given_width = width;
+    }
+    return {};
+}
+
+}  // namespace detail
 
 // Given tensors, and which of them a block has found a use for.
 class binder {
@@ -90,8 +114,12 @@ public:
         if (status s = bind_tensors(wanted, prefix, all, to); !s) return s;
         const std::span<const tensor_view> tensors = std::span(to.tensors).subspan(first);
         status wrong;
-        visit_nodes(source, [&]<std::size_t First>(const auto& node) {
+        visit_nodes<chains::entered>(source, [&]<std::size_t First>(const auto& node) {
             using node_type = std::remove_cvref_t<decltype(node)>;
+            if constexpr (requires { node.check(); }) {
+                if (status s = node.check(); wrong.ok() && !s)
+                    wrong = failure{s.failure().code, prefix + s.failure().where, s.failure().what};
+            }
             if constexpr (routed_source<node_type>) {
                 constexpr std::size_t count = own_tensors_of<node_type>::size;
                 if (wrong.ok())
@@ -109,7 +137,6 @@ public:
         to.formats = formats_;
         for (const block_tensor& t : wanted) {
             to.tensors.emplace_back();
-            if (t.spec.kind == tensor_kind::given) to.given_width = 1;  // told when the widths are known
             if (!is_stored(t.spec.kind)) continue;
             const std::string name = prefix + full_name(t.spec);
             const tensor_view* const tensor = take(name);
@@ -122,6 +149,7 @@ public:
             if (status s = all.unify(t, *tensor, name); !s) return s;
             if (status s = detail::check_format(t.spec.kind, *tensor, name, formats_); !s) return s;
             to.tensors.back() = *tensor;
+            if (detail::stays_in_place(t.spec.kind, *tensor, formats_)) to.in_place.push_back(name);
             const bool pool = t.spec.kind == tensor_kind::pool;
             if (tensor->gathered != 0)
                 to.gathered.push_back({name, tensor->gathered,
@@ -154,12 +182,10 @@ public:
 
 private:
     const tensor_view* take(const std::string& name) {
-        for (std::size_t i = 0; i < used_.size(); ++i)
-            if (given_.entries()[i].name == name) {
-                used_[i] = true;
-                return &given_.entries()[i].tensor;
-            }
-        return nullptr;
+        const auto at = given_.places().find(name);
+        if (at == given_.places().end()) return nullptr;
+        used_[at->second] = true;
+        return &given_.entries()[at->second].tensor;
     }
 
     const weights& given_;

@@ -28,6 +28,11 @@ inline status adopt(binding part, binding& to, const std::string& prefix, const 
                            std::to_string(outer.size) + ", as in " + outer.told_by};
     if (to.d_model == 0) to.d_model = part.d_model;
     if (to.d_ff == 0) to.d_ff = part.d_ff;
+    if (part.given_width != 0 && to.given_width != 0 && part.given_width != to.given_width)
+        return failure{errc::shape, prefix,
+                       "reads a per_layer_input of width " + std::to_string(part.given_width) +
+                           ", the parts before it one of " + std::to_string(to.given_width) +
+                           "; a call gives one"};
     if (part.given_width != 0) to.given_width = part.given_width;
     to.reads_residual = to.reads_residual || part.reads_residual;
     if (to.delay != 0 && part.delay != 0)
@@ -35,6 +40,7 @@ inline status adopt(binding part, binding& to, const std::string& prefix, const 
     if (part.delay != 0) to.delay = part.delay;
     to.tables.insert(to.tables.end(), part.tables.begin(), part.tables.end());
     to.gathered.insert(to.gathered.end(), part.gathered.begin(), part.gathered.end());
+    to.in_place.insert(to.in_place.end(), part.in_place.begin(), part.in_place.end());
     to.parts.push_back(std::move(part));
     return {};
 }
@@ -59,8 +65,7 @@ result<binding> bind_ffn(const Block& block, binder& from, const std::string& pr
         if (size == 0)
             return failure{errc::shape, prefix + name,
                            "cannot be told: no tensor of the block has an axis of this size"};
-    if (bound.given_width != 0)
-        bound.given_width = count_of<hidden_source<Block>>(tensor_kind::given) ? bound.d_ff : bound.d_model;
+    if (status s = tell_given_width(all, extents, prefix, bound); !s) return s.failure();
     return bound;
 }
 
@@ -78,7 +83,7 @@ result<binding> bind_combined(const modulated<Base, Modulator, Fusion>& block, b
     extents.expect(extent::d_model, told);
     if (status s = from.bind_source(block.modulator, wanted, prefix, extents, bound); !s) return s.failure();
     if (bound.choices == 0) bound.choices = base_choices;
-    if (count_of<Modulator>(tensor_kind::given) != 0) bound.given_width = bound.d_model;
+    if (status s = tell_given_width(wanted, extents, prefix, bound); !s) return s.failure();
     return bound;
 }
 
@@ -179,7 +184,7 @@ result<binding> bind_combined(const source_block<Source>& block, binder& from, c
     if (bound.d_model == 0)
         return failure{errc::shape, prefix + "d_model",
                        "cannot be told: no tensor of the block has an axis of this size"};
-    if (count_of<Source>(tensor_kind::given) != 0) bound.given_width = bound.d_model;
+    if (status s = tell_given_width(wanted, extents, prefix, bound); !s) return s.failure();
     return bound;
 }
 

@@ -22,8 +22,8 @@ struct token_inputs {
     std::span<const std::int32_t> token_ids{};   // (T), or empty where the block reads none
     matrix_view<const float> residual{};         // (T, d_model), see on_residual
     matrix_view<const float> per_layer_input{};  // (T, width), see per_layer_input
-    // (T, choices()): where the outermost part that routes writes whom it chose; null: nowhere.
-    choice<float>* routes = nullptr;
+    // (T, choices()): where the outermost part that routes writes whom it chose; empty: nowhere.
+    std::span<choice<float>> routes{};
     carried_residuals* carried = nullptr;  // of this forward pass, see delayed
     // Of the tables whose rows come with each call, in the order in which they were added to the weights.
     std::span<const gathered_rows> gathered{};

@@ -18,6 +18,7 @@ TIFFIN_BEGIN
 struct call_needs {
     std::vector<table_size> tables;
     std::vector<gathered_table> gathered;
+    std::vector<std::string> in_place;  // tensors that the layer goes on reading where they were given
     std::size_t d_model = 0;
     std::size_t d_ff = 0;
     std::size_t given_width = 0;  // of per_layer_input; 0: not read
@@ -29,7 +30,7 @@ struct call_needs {
 namespace detail {
 
 inline call_needs needs_of(const binding& bound) {
-    return {bound.tables,      bound.gathered, bound.d_model,        bound.d_ff,
+    return {bound.tables,      bound.gathered, bound.in_place,       bound.d_model, bound.d_ff,
             bound.given_width, bound.choices,  bound.reads_residual, bound.delay};
 }
 
@@ -62,6 +63,14 @@ inline status check_ids_given(const call_needs& needs, std::size_t ids, std::siz
     if (ids == tokens || (ids == 0 && needs.tables.empty())) return {};
     return failure{errc::size, "token_ids",
                    "has " + std::to_string(ids) + " ids for the " + std::to_string(tokens) + " tokens of x"};
+}
+
+// Room for the choices of all tokens, or none.
+inline status check_routes_given(const call_needs& needs, std::size_t routes, std::size_t tokens) {
+    if (routes == 0 || routes == tokens * needs.choices) return {};
+    return failure{errc::size, "routes",
+                   "has room for " + std::to_string(routes) + " choices; " + std::to_string(tokens) +
+                       " tokens make " + std::to_string(needs.choices) + " each"};
 }
 
 inline status check_carried(const call_needs& needs, const carried_residuals* carried, std::size_t tokens) {
@@ -118,15 +127,14 @@ inline status check_gathered_index(const gathered_table& table, const gathered_r
 
 // Whether y lies apart from what every call reads, and from the routes it records.
 template <class X, class Y, class Inputs>
-status check_apart(const call_needs& needs, const matrix_view<X>& x, const Inputs& inputs,
-                   const matrix_view<Y>& y) {
+status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
         return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
     };
     if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
     if (lies_in_y(inputs.token_ids.data(), inputs.token_ids.size_bytes()))
         return failure{errc::overlap, "y", "overlaps token_ids"};
-    if (inputs.routes != nullptr && lies_in_y(inputs.routes, x.rows * needs.choices * sizeof(choice<float>)))
+    if (lies_in_y(inputs.routes.data(), inputs.routes.size_bytes()))
         return failure{errc::overlap, "y", "overlaps routes"};
     return {};
 }
@@ -140,6 +148,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
             errc::size, "y",
             "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
     if (status s = check_ids_given(needs, ids.size(), x.rows); !s) return s;
+    if (status s = check_routes_given(needs, inputs.routes.size(), x.rows); !s) return s;
     if (needs.residual)
         if (status s = check_beside(inputs.residual, "residual", needs.d_model, x, y); !s) return s;
     if (needs.given_width != 0)
@@ -158,7 +167,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
         if (status s = check_gathered_index(table, rows); !s) return s;
         if (status s = check_gathered_place(table, rows, y); !s) return s;
     }
-    return check_apart(needs, x, inputs, y);
+    return check_apart(x, inputs, y);
 }
 
 }  // namespace detail

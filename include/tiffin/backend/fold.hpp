@@ -37,11 +37,8 @@ namespace detail {
 // Whether a source reads x, or what a call gives beside it.
 template <source_policy S>
 constexpr bool depends_on_call() {
-    using enum tensor_kind;
     for (const tensor_spec& spec : specs_of<S>(""))
-        if (!spec.nested && (spec.kind == projection || spec.kind == logits || spec.kind == low_rank_in ||
-                             spec.kind == tensor_kind::given))
-            return true;
+        if (spec.depends_on_call()) return true;
     return false;
 }
 

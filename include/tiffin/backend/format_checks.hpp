@@ -70,6 +70,21 @@ inline status check_gathered(tensor_kind kind, const tensor_view& given, const s
     return check_blocks(given, name, name_of(given.type), block_of(given.type));
 }
 
+// Whether a layer goes on reading the memory of a given tensor (see in_place).
+inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
+                           const number_formats& formats) noexcept {
+    if (given.gathered != 0) return false;
+    if (formats.reads == in_place::everything) return true;
+    const bool table = kind == tensor_kind::table || kind == tensor_kind::pool;
+    const bool dense =
+        kind == tensor_kind::projection || kind == tensor_kind::low_rank_in || kind == tensor_kind::logits;
+    if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
+    const number_format& format = table ? formats.tables : formats.weights;
+    const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
+    return format.is_given && format.type == given.type &&
+           reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
+}
+
 // Whether a tensor can be read as it is given, and kept in the format that a backend has for its kind.
 inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
                            const number_formats& formats) {

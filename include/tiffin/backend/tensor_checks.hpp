@@ -20,14 +20,32 @@
 
 TIFFIN_BEGIN
 
-// The width of a source by its own tensors; 0 where they do not tell.
+namespace detail {
+
+// The size of this number (see tensor_spec) by a source's own tensors; 0 where they do not tell.
 template <source_policy S>
-std::size_t width_of(std::span<const tensor_view> tensors) noexcept {
+std::size_t size_told(std::uint8_t number, std::span<const tensor_view> tensors) noexcept {
     static constexpr auto specs = specs_of<S>("");
     for (std::size_t i = 0; i < specs.size(); ++i)
         for (std::size_t a = 0; a < specs[i].rank; ++a)
-            if (specs[i].sizes[a] == 0 && tensors[i].is_given()) return tensors[i].shape[a];
+            if (specs[i].sizes[a] == number && tensors[i].is_given()) return tensors[i].shape[a];
     return 0;
+}
+
+}  // namespace detail
+
+// The width of part I of a chain that is not its last: by the part's own tensors, or by those of the next
+// one, which reads it.
+template <chained_source Chain, std::size_t I>
+std::size_t part_width(std::span<const tensor_view> tensors) noexcept {
+    const auto own = [&]<std::size_t P>(std::integral_constant<std::size_t, P>) {
+        return tensors.subspan(part_offset<Chain, P>(), tensor_count<part_of<Chain, P>>());
+    };
+    const std::size_t width = detail::size_told<part_of<Chain, I>>(
+        tensor_spec::width_size, own(std::integral_constant<std::size_t, I>{}));
+    if (width != 0) return width;
+    return detail::size_told<part_of<Chain, I + 1>>(tensor_spec::input_size,
+                                                    own(std::integral_constant<std::size_t, I + 1>{}));
 }
 
 namespace detail {
@@ -90,14 +108,25 @@ private:
     std::vector<std::pair<extent, size_seen>> sizes_;
 };
 
+// Whether the bytes of a tensor can be counted.
+inline bool bytes_overflow(const tensor_view& t) noexcept {
+    std::size_t bytes = size_of(t.type);
+    for (std::size_t i = 0; i < t.shape.rank(); ++i)
+        if (__builtin_mul_overflow(bytes, t.shape[i], &bytes)) return true;
+    return false;
+}
+
 inline status check_given(const weights& given) {
     const auto& entries = given.entries();
     for (std::size_t i = 0; i < entries.size(); ++i) {
         const auto& [name, tensor] = entries[i];
-        for (std::size_t j = 0; j < i; ++j)
-            if (entries[j].name == name)
-                return failure{errc::duplicate_tensor, name,
-                               "given twice, as tensors " + std::to_string(j) + " and " + std::to_string(i)};
+        if (const std::size_t first = given.places().find(name)->second; first != i)
+            return failure{errc::duplicate_tensor, name,
+                           "given twice, as tensors " + std::to_string(first) + " and " + std::to_string(i)};
+        if (bytes_overflow(tensor))
+            return failure{errc::shape, name,
+                           "has shape " + to_string(tensor.shape) + ", whose bytes overflow " +
+                               std::to_string(8 * sizeof(std::size_t)) + " bits"};
         if (!tensor.is_given() && tensor.shape.elements() != 0)
             return failure{errc::missing_tensor, name,
                            "given with a null pointer and shape " + to_string(tensor.shape)};
@@ -157,27 +186,35 @@ status check_routes(const Router& router, std::span<const block_tensor> wanted,
         if (wanted[i].spec.rank > 1 && wanted[i].spec.axes[0] == axis::experts &&
             wanted[i].spec.kind != tensor_kind::logits)
             experts = tensors[i].shape[0];
+    // A chain's parts are named after it.
+    const std::string scope =
+        wanted.empty() || wanted[0].spec.scope.empty() ? "" : std::string(wanted[0].spec.scope) + ".";
+    const auto name_of_kind = [&](tensor_kind kind) {
+        for (const block_tensor& t : wanted)
+            if (t.spec.kind == kind) return prefix + full_name(t.spec);
+        return prefix;
+    };
     if constexpr (learned_router<Router>) {
         const tensor_view weight = of_kind(tensor_kind::logits, wanted, tensors);
         if (weight.shape[0] != experts)
             return failure{
-                errc::shape, prefix + "router.weight",
+                errc::shape, name_of_kind(tensor_kind::logits),
                 "has shape " + to_string(weight.shape) + " for " + std::to_string(experts) + " experts"};
         if (router.top_k == 0 || router.top_k > experts)
             return failure{
-                errc::option, prefix + "top_k",
+                errc::option, prefix + scope + "top_k",
                 "is " + std::to_string(router.top_k) + "; there are " + std::to_string(experts) + " experts"};
     } else {
         const tensor_view map = of_kind(tensor_kind::route_map, wanted, tensors);
         for (std::size_t i = 0; i < map.shape.elements(); ++i) {
             const std::int64_t expert = load_integer(map, i);
             if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
-                return failure{errc::option, prefix + "hash_map",
+                return failure{errc::option, name_of_kind(tensor_kind::route_map),
                                "number " + std::to_string(i) + " is " + std::to_string(expert) +
                                    "; there are " + std::to_string(experts) + " experts"};
             for (std::size_t j = i - i % route_choices(router, tensors); j < i; ++j)
                 if (load_integer(map, j) == expert)
-                    return failure{errc::option, prefix + "hash_map",
+                    return failure{errc::option, name_of_kind(tensor_kind::route_map),
                                    "numbers " + std::to_string(j) + " and " + std::to_string(i) +
                                        ", of one token, are both " + std::to_string(expert)};
         }
@@ -188,9 +225,9 @@ status check_routes(const Router& router, std::span<const block_tensor> wanted,
 // One more than the largest n among the names "<prefix><n>.".
 inline std::size_t numbered_parts(const weights& given, std::string_view prefix) {
     std::size_t count = 0;
-    for (const weights::entry& e : given.entries()) {
-        const std::string_view name = e.name;
-        if (!name.starts_with(prefix)) continue;
+    const auto& places = given.places();
+    for (auto at = places.lower_bound(prefix); at != places.end() && at->first.starts_with(prefix); ++at) {
+        const std::string& name = at->first;
         std::size_t n = 0;
         const char* const end = name.data() + name.size();
         const auto [rest, bad] = std::from_chars(name.data() + prefix.size(), end, n);

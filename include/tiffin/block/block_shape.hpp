@@ -26,7 +26,7 @@ struct block_shape {
     std::size_t vocab = 0;
     std::size_t experts = 1;
     std::size_t rank = 1;
-    std::array<std::size_t, 2> inner{1, 1};
+    std::array<std::size_t, 2> inner{{1, 1}};
     std::size_t choices = 1;
     const block_shape* parts = nullptr;
 
@@ -50,7 +50,7 @@ namespace detail {
 template <class S>
 constexpr auto choices_of(const S& source, std::size_t hashed) {
     std::array<std::size_t, tensor_count<S>()> all{};
-    visit_nodes(source, [&]<std::size_t First>(const auto& node) {
+    visit_nodes<chains::entered>(source, [&]<std::size_t First>(const auto& node) {
         using node_type = std::remove_cvref_t<decltype(node)>;
         if constexpr (routed_source<node_type>) {
             std::size_t k = hashed;

@@ -79,7 +79,8 @@ constexpr auto norm_specs() {
     using weight = vector<"weight">;
     std::array<tensor_spec, Norm::weighted ? 1 : 0> specs{};
     if constexpr (Norm::weighted)
-        specs[0] = {"", "post_norm", weight::name, weight::kind, weight::needed, {axis::width}, {}, 1, false};
+        specs[0] = {"", "post_norm", weight::name, weight::kind, weight::needed, {{axis::width}},
+                    {}, 1,           false};
     return specs;
 }
 

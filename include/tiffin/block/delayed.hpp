@@ -33,7 +33,7 @@ public:
     [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
     [[nodiscard]] std::size_t d_model() const noexcept { return d_model_; }
     // The tokens of what the next layer is to deliver; 0 where nothing is due.
-    [[nodiscard]] std::size_t due() const noexcept { return held_[next_]; }
+    [[nodiscard]] std::size_t due() const noexcept { return held_.empty() ? 0 : held_[next_]; }
 
     // Whether the next delayed layer may be called with so many tokens.
     [[nodiscard]] status check(std::size_t layers, std::size_t tokens, std::size_t d_model) const {

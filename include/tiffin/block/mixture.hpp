@@ -12,6 +12,7 @@ TIFFIN_BEGIN
 // A router by itself: its tensors, and no value. What a mixture routes by.
 template <router_policy Router>
 struct route_of {
+    using source_role = routed_role;
     using tensors = typename Router::tensors;
     static constexpr std::string_view name = "";
 

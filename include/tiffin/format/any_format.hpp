@@ -50,18 +50,29 @@ struct number_format {
     std::size_t block = 1;
     float largest = f32::largest;
     dtype type = dtype::f32;
+    bool is_given = true;  // whether tensors can be given in it: not in a codec without a dtype
+};
+
+// The given tensors that a backend goes on reading where they lie, if they are in its own format and aligned.
+// All others may be freed once prepare() has returned.
+enum class in_place {
+    nothing,
+    tables,            // of ids: simd
+    dense_and_tables,  // eigen
+    everything,        // in whatever format, at any alignment: reference
 };
 struct number_formats {
     number_format weights;
     number_format tables;
     number_format activations;
     bool any_table = false;  // tables are read in whatever format they have
+    in_place reads = in_place::tables;
 };
 
 template <class Format>
 constexpr number_format describe(const Format& format) {
     if constexpr (requires { Format::block; }) {
-        number_format told{"the format", Format::block, Format::largest};
+        number_format told{"the format", Format::block, Format::largest, dtype::f32, false};
         if constexpr (requires { Format::type; })
             told = {name_of(Format::type), told.block, told.largest, Format::type};
         return told;

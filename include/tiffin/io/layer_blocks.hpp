@@ -4,7 +4,7 @@
 #include <tiffin/backend/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
-#include <tiffin/io/memory_form.hpp>
+#include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
 #include <tiffin/router/any_router.hpp>
@@ -30,9 +30,8 @@ using file_stem_gate   = ffn<gate<any_activation, token_embedding>, dense>;
 using file_stem_hybrid = ffn<gate<any_activation>, sum<dense, token_embedding>>;
 using file_bank        = routed_low_rank<any_router>;
 using file_structmoe   = ffn<gate<any_activation, sum<dense, file_bank>>, none>;
+using file_structmoe_down  = ffn<gate<any_activation>, none, multiply, project<no_norm, sum<dense, file_bank>>>;
 using file_structmoe_fused = ffn<gate<any_activation, named<dense, "up_proj">>, file_bank, any_fusion>;
-template <class Memory>
-using file_memory      = ffn<gate<any_activation>, Memory, any_fusion, memory_output>;
 // clang-format on
 
 // Builds the block whose tensors and options are called after a prefix.
@@ -43,10 +42,26 @@ public:
 
     block_builder(layer_options& options, const weights& given) : options_(options), given_(given) {}
 
+    // Blocks inside one another: far more than a layer has, few enough for any stack.
+    static constexpr std::size_t deepest = 32;
+
     // `tensors` and `keys` are the prefixes of the tensors' names and of the options' keys.
     result<block> build(const std::string& tensors, const std::string& keys) {
         const std::string* const kind = options_.find(keys + "block");
         if (kind == nullptr) return failure{errc::option, keys + "block", "missing from __metadata__"};
+        if (depth_ == deepest)
+            return failure{errc::option, keys + "block",
+                           "lies deeper than " + std::to_string(deepest) + " blocks inside one another"};
+        ++depth_;
+        auto made = build_kind(*kind, {tensors, keys});
+        --depth_;
+        return made;
+    }
+
+private:
+    using place = block_place;
+
+    result<block> build_kind(const std::string& kind, const place& at) {
         struct known {
             std::string_view name;
             result<block> (block_builder::*build)(const place&);
@@ -66,19 +81,11 @@ public:
                                                     {"parallel", &block_builder::parallel}}};
         std::string names;
         for (const known& k : all) {
-            if (k.name == *kind) return (this->*k.build)({tensors, keys});
+            if (k.name == kind) return (this->*k.build)(at);
             names.append(names.empty() ? "" : ", ").append(k.name);
         }
-        return failure{errc::option, keys + "block", "is '" + *kind + "'; known are " + names};
-    }
-
-private:
-    struct place {
-        std::string tensors, keys;
-    };
-
-    [[nodiscard]] bool has(const place& at, const char* name) const {
-        return given_.find(at.tensors + name) != nullptr;
+        return failure{errc::option, at.keys + "block",
+                       "is " + tiffin::detail::in_quotes(kind) + "; known are " + names};
     }
 
     template <class Block>
@@ -141,16 +148,40 @@ private:
         if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
         return mixture_of(at, router);
     }
-    result<block> hash_moe(const place& at) { return mixture_of(at, hash{}); }
+    // The map says how many experts a token has; an option may say it again.
+    result<block> hash_moe(const place& at) {
+        std::size_t top_k = 0;
+        if (status s = options_.read(at.keys + "top_k", top_k); !s) return s.failure();
+        const tensor_view* const map = given_.find(at.tensors + "hash_map");
+        const std::size_t columns = map != nullptr && map->shape.rank() == 2 ? map->shape[1] : 1;
+        if (top_k != 0 && map != nullptr && top_k != columns)
+            return failure{errc::option, at.keys + "top_k",
+                           "is " + std::to_string(top_k) + "; " + at.tensors + "hash_map gives a token " +
+                               std::to_string(columns)};
+        return mixture_of(at, hash{});
+    }
 
     result<block> structmoe(const place& at) {
         enum class fusion_kind { additive, gated, post_activation } kind = fusion_kind::additive;
-        static constexpr std::array<std::string_view, 3> names{"additive", "gated", "post_activation"};
+        static constexpr std::array<std::string_view, 3> names{{"additive", "gated", "post_activation"}};
         any_router router;
         any_activation phi{activation_kind::gelu};
         if (status s = options_.read(at.keys + "fusion", names, kind); !s) return s.failure();
         if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
         if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
+        enum class placement_kind { up, down } placement = placement_kind::up;
+        static constexpr std::array<std::string_view, 2> placements{{"up", "down"}};
+        if (status s = options_.read(at.keys + "placement", placements, placement); !s) return s.failure();
+        if (placement == placement_kind::down) {
+            if (kind != fusion_kind::additive)
+                return failure{errc::option, at.keys + "fusion",
+                               "is '" + std::string(names[static_cast<std::size_t>(kind)]) +
+                                   "'; a bank at the down projection is added to its result (additive)"};
+            file_structmoe_down made;
+            made.hidden.phi = phi;
+            std::get<1>(made.output.source.terms).router = router;
+            return block(made);
+        }
         if (kind == fusion_kind::additive) {
             file_structmoe made;
             made.hidden.phi = phi;
@@ -164,52 +195,8 @@ private:
         return block(made);
     }
 
-    // A memory block; every norm in it has the same eps.
-    template <class Memory>
-    static result<block> memory_block(const any_activation& phi, const any_fusion& fusion, float eps) {
-        file_memory<Memory> made;
-        made.hidden.gate.phi = phi;
-        made.hidden.fusion = fusion;
-        made.output.norm.eps = eps;
-        set_eps(made.hidden.up, eps);
-        return block(made);
-    }
-    result<block> meki(const place& at) {
-        enum class fusion_kind {
-            add_sigmoid,
-            mul_sigmoid,
-            add_silu,
-            mul_silu
-        } kind = fusion_kind::add_sigmoid;
-        static constexpr std::array<std::string_view, 4> names{"add_sigmoid", "mul_sigmoid", "add_silu",
-                                                               "mul_silu"};
-        enum class input_kind { normed, residual } input = input_kind::normed;
-        static constexpr std::array<std::string_view, 2> inputs{"normed", "residual"};
-        float eps = 1e-6f;
-        bool folded = false;
-        if (status s = options_.read(at.keys + "fusion", names, kind); !s) return s.failure();
-        if (status s = options_.read(at.keys + "gate_input", inputs, input); !s) return s.failure();
-        if (status s = options_.read(at.keys + "eps", eps); !s) return s.failure();
-        if (status s = options_.read(at.keys + "folded", folded); !s) return s.failure();
-        const bool silu = kind == fusion_kind::add_silu || kind == fusion_kind::mul_silu;
-        const any_activation phi{silu ? activation_kind::silu : activation_kind::sigmoid};
-        const any_fusion fuse{kind == fusion_kind::add_sigmoid || kind == fusion_kind::add_silu};
-        const auto with = [&]<class Memory>(std::type_identity<Memory>) {
-            return memory_block<Memory>(phi, fuse, eps);
-        };
-        auto made = folded ? with(std::type_identity<memory_injection>{})
-                           : with_memory_form(given_, at.tensors, with);
-        if (!made || input == input_kind::normed) return made;
-        return block(on_residual<block>{*made});
-    }
-    result<block> ple(const place& at) {
-        float eps = 1e-6f;
-        any_activation phi{activation_kind::gelu_tanh};
-        if (status s = options_.read(at.keys + "eps", eps); !s) return s.failure();
-        if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
-        return has(at, "memory.weight") ? memory_block<memory_injection>(phi, {}, eps)
-                                        : memory_block<per_layer_input>(phi, {}, eps);
-    }
+    result<block> meki(const place& at) { return meki_block<Backend>(options_, given_, at); }
+    result<block> ple(const place& at) { return ple_block<Backend>(options_, given_, at); }
 
     status read(const place& at, any_norm& norm) {
         if (status s = options_.read(at.keys + "norm", norm_names, norm.kind); !s) return s;
@@ -230,6 +217,10 @@ private:
         if (status s = read(at, modulator.mixed.norm); !s) return s.failure();
         if (status s = options_.read(at.keys + "top_k", modulator.mixed.input.router.top_k); !s)
             return s.failure();
+        if (!options_.has(at.keys + "num_layers"))
+            return failure{
+                errc::option, at.keys + "num_layers",
+                "missing from __metadata__; it counts the layers of the backbone and has no default"};
         if (status s = options_.read(at.keys + "num_layers", modulator.num_layers); !s) return s.failure();
         auto base = build(at.tensors + "base.", at.keys + "base.");
         if (!base) return base;
@@ -252,6 +243,7 @@ private:
 
     layer_options& options_;
     const weights& given_;
+    std::size_t depth_ = 0;
 };
 
 }  // namespace detail

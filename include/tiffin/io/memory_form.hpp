@@ -24,18 +24,21 @@ void set_eps(Source& source, float eps) {
 }
 
 // Calls with(std::type_identity<Source>{}) for the memory whose tensors are called after `prefix`: without
-// word embeddings the static one, without rows of its own the dynamic one, else both; with a norm
-// before the projection where its weight is there.
+// word embeddings the static one, without rows of its own the dynamic one, else both; with a norm before G
+// where its weight is there, with one matrix for G where that is there.
 template <class With>
 auto with_memory_form(const weights& given, const std::string& prefix, const With& with) {
     const auto has = [&](const char* name) { return given.find(prefix + name) != nullptr; };
     if (!has("word_embed.weight")) return with(std::type_identity<static_memory>{});
-    const bool normed = has("word_norm.weight");
-    if (!has("memory.weight"))
-        return normed ? with(std::type_identity<dynamic_memory<normed_word>>{})
-                      : with(std::type_identity<dynamic_memory<>>{});
-    return normed ? with(std::type_identity<trained_memory<normed_word>>{})
-                  : with(std::type_identity<trained_memory<>>{});
+    const auto with_g = [&]<class G>(std::type_identity<G>) {
+        return has("memory.weight") ? with(std::type_identity<trained_memory<G>>{})
+                                    : with(std::type_identity<dynamic_memory<G>>{});
+    };
+    if (has("word_proj.weight"))
+        return has("word_norm.weight") ? with_g(std::type_identity<linear_word_memory<normed_word>>{})
+                                       : with_g(std::type_identity<linear_word_memory<>>{});
+    return has("word_norm.weight") ? with_g(std::type_identity<word_memory<normed_word>>{})
+                                   : with_g(std::type_identity<word_memory<>>{});
 }
 
 }  // namespace detail

@@ -1,32 +1,63 @@
 #pragma once
 
+#include <tiffin/error.hpp>
+#include <tiffin/modulator/modulator_norm.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/scalar.hpp>
 #include <tiffin/source/normed.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <string_view>
 #include <tuple>
 
 TIFFIN_BEGIN
 
+namespace detail {
+
+// The router of a pool where nobody says: two experts per token, unless a map says how many.
+template <router_policy Router>
+constexpr Router pool_router() {
+    static_assert(
+        std::default_initializable<Router>,
+        "tiffin: modulator_pool<Norm, Router>: the router cannot be made without arguments; give the "
+        "pool's `mixed` where you make the block");
+    Router router{};
+    if constexpr (requires { router.top_k = 2; }) router.top_k = 2;
+    return router;
+}
+
+}  // namespace detail
+
 // MoRT's residual: r = s * l2(sum_i w_i E_i[t]) / sqrt(2 num_layers), i over the router's choices.
 // Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model), `scale` (d_model),
 //   r (T, d_model). num_layers counts the layers of the backbone.
-// Numerics: those of the norm; there is no fold, since the norm comes after the mix.
-// Cost: top_k rows and about (2 top_k + 5) d_model FLOPs a token, and the router's.
-// Source: MoRT Eq. 3-6; SPEC 2.6.
+// Numerics: those of the norm (eps 1e-6 unless told); there is no fold, since the norm comes after the mix.
+// Errors: num_layers has no default: prepare() refuses 0 with errc::option.
+// Cost: top_k rows and about (2 top_k + 5) d_model FLOPs per token, and the router's.
+// Source: MoRT Eq. 3-6; SPEC 2.6. Very probably also published as JTok-M, arXiv 2602.00800.
+//
+//     mort<swiglu> block;
+//     block.modulator.num_layers = 28;
 template <norm_policy Norm = l2, router_policy Router = sigmoid_topk_renorm>
 struct modulator_pool {
     using scale = vector<"scale">;
     using tensors = tensor_list<scale>;
     static constexpr std::string_view name = "";
 
-    normed<Norm, routed_embedding<Router>> mixed{{}, {{2}}};
-    std::size_t num_layers = 1;
+    normed<Norm, routed_embedding<Router>> mixed{detail::modulator_norm<Norm>(),
+                                                 {detail::pool_router<Router>()}};
+    std::size_t num_layers = 0;
 
+    [[nodiscard]] status check() const {
+        if (num_layers > 0) return {};
+        return failure{
+            errc::option, "num_layers",
+            "is 0; it has no default: it counts the layers of the backbone, and what the pool adds "
+            "is divided by sqrt(2 num_layers)"};
+    }
     TIFFIN_HD constexpr std::tuple<const decltype(mixed)&> parts() const noexcept { return {mixed}; }
     static constexpr double flops() noexcept { return 2; }
 

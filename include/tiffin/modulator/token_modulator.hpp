@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tiffin/modulator/modulator_norm.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/normed.hpp>
@@ -12,7 +13,7 @@ TIFFIN_BEGIN
 
 // ReToken's modulator: p = 1 + s * l2(E[t]).
 // Shapes: t (T), `modulators.weight` (vocab, d_model), `scale` (d_model), p (T, d_model).
-// Numerics: those of the norm. Cost: one row and about 4 d_model FLOPs a token.
+// Numerics: those of the norm (eps 1e-6 unless told). Cost: one row and about 4 d_model FLOPs per token.
 // Source: ReToken Eq. 1; SPEC 2.6. The paper cites RMSNorm but writes l2: unweighted<rms> is the other.
 template <norm_policy Norm = l2>
 struct token_modulator {
@@ -20,7 +21,7 @@ struct token_modulator {
     using tensors = tensor_list<scale>;
     static constexpr std::string_view name = "";
 
-    normed<Norm, named<token_embedding, "modulators">> row;
+    normed<Norm, named<token_embedding, "modulators">> row{detail::modulator_norm<Norm>(), {}};
 
     TIFFIN_HD constexpr std::tuple<const decltype(row)&> parts() const noexcept { return {row}; }
     static constexpr double flops() noexcept { return 2; }

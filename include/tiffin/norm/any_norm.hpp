@@ -15,7 +15,7 @@ TIFFIN_BEGIN
 enum class norm_kind : std::uint8_t { l2, rms };
 
 // In the order of `norm_kind`.
-inline constexpr std::array<std::string_view, 2> norm_names{"l2", "rms"};
+inline constexpr std::array<std::string_view, 2> norm_names{{"l2", "rms"}};
 
 constexpr std::optional<norm_kind> norm_named(std::string_view name) noexcept {
     for (std::size_t i = 0; i < norm_names.size(); ++i)

@@ -20,8 +20,8 @@ enum class router_order : std::uint8_t {
 };
 
 // In the order of `router_order`.
-inline constexpr std::array<std::string_view, 4> router_orders{"softmax_topk", "softmax_topk_renorm",
-                                                               "topk_softmax", "sigmoid_topk_renorm"};
+inline constexpr std::array<std::string_view, 4> router_orders{
+    {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm"}};
 
 constexpr std::optional<router_order> router_order_named(std::string_view name) noexcept {
     for (std::size_t i = 0; i < router_orders.size(); ++i)

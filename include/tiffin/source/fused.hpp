@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 // Source: SPEC 2.1.
 template <source_policy Gate, source_policy Up, fusion_policy Fusion>
 struct fused {
-    static constexpr std::array<std::string_view, 2> roles{"gate_proj", "up_proj"};
+    static constexpr std::array<std::string_view, 2> roles{{"gate_proj", "up_proj"}};
 
     Gate gate{};
     Up up{};

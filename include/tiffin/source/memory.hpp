@@ -32,19 +32,23 @@ using memory_injection = named<token_embedding, "memory">;
 template <class Word = named<token_embedding, "word_embed">>
 using word_memory = through<"word_proj", Word, fused<gate<silu>, dense, multiply>, named<dense, "down_proj">>;
 
+// The same by one matrix, without an activation: `word_proj.weight` (width, d).
+template <class Word = named<token_embedding, "word_embed">>
+using linear_word_memory = through<"", Word, named<dense, "word_proj">>;
+
 // The word embedding normed first, as the published MeKi code does: `word_norm.weight` (d).
 using normed_word = normed<memory_norm, named<token_embedding, "word_embed">, "word_norm">;
 
 // MeKi's memory as it is trained: e = alpha rms(M[t] + beta G(E[t])), with `mix_norm.weight` (width) and
 // the scalars `alpha` and `beta`. Numerics: the row of G in f32, the norm over the whole row.
-// Cost: two rows and G a token, which is what folding saves. Source: SPEC 2.5.
-template <class Word = named<token_embedding, "word_embed">>
+// G: word_memory<Word> or linear_word_memory<Word>, Word with a norm or without.
+// Cost: two rows and G per token, which is what folding saves. Source: SPEC 2.5.
+template <class G = word_memory<>>
 using trained_memory =
-    scaled<"alpha",
-           normed<memory_norm, sum<memory_injection, scaled<"beta", word_memory<Word>>>, "mix_norm">>;
+    scaled<"alpha", normed<memory_norm, sum<memory_injection, scaled<"beta", G>>, "mix_norm">>;
 // Without G, and without M.
 using static_memory = scaled<"alpha", normed<memory_norm, memory_injection, "mix_norm">>;
-template <class Word = named<token_embedding, "word_embed">>
-using dynamic_memory = scaled<"alpha", normed<memory_norm, scaled<"beta", word_memory<Word>>, "mix_norm">>;
+template <class G = word_memory<>>
+using dynamic_memory = scaled<"alpha", normed<memory_norm, scaled<"beta", G>, "mix_norm">>;
 
 TIFFIN_END

@@ -21,6 +21,7 @@ struct normed {
     static_assert(count_of<Source>(tensor_kind::projection) == 0,
                   "tiffin: normed<Norm, Source>: the source multiplies x, and its row is not known before "
                   "the product; norm the block's output instead (project<Norm>), or wrap it in through<...>");
+    using source_role = row_norm_role;
     using weight = vector<"weight">;
     using tensors =
         std::conditional_t<Norm::weighted, tensor_list<row_scale, weight>, tensor_list<row_scale>>;

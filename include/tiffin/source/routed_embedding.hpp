@@ -15,6 +15,7 @@ TIFFIN_BEGIN
 template <router_policy Router = sigmoid_topk_renorm>
 struct routed_embedding {
     using rows = pool<"modulators.weight">;
+    using source_role = routed_role;
     using tensors = joined_tensors<tensor_list<rows>, typename Router::tensors>;
     static constexpr std::string_view name = "";
 

@@ -18,6 +18,7 @@ template <router_policy Router = softmax_topk>
 struct routed_low_rank {
     using in = low_rank_in<"lore_a.weight">;
     using out = low_rank_out<"lore_b.weight">;
+    using source_role = routed_role;
     using tensors = joined_tensors<tensor_list<in, out>, typename Router::tensors>;
     static constexpr std::string_view name = "";  // its tensors' names say enough
 

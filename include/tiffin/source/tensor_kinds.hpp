@@ -30,6 +30,7 @@ enum class tensor_kind : std::uint8_t {
     row_scale,
     computed,
     given,
+    row_width,
 };
 
 // Whether tensors of this kind have memory of their own among a layer's weights.
@@ -51,7 +52,7 @@ struct declared_tensor {
     static constexpr std::string_view name = text_of<Name>;
     static constexpr tensor_kind kind = Kind;
     static constexpr presence needed = Needed;
-    static constexpr std::array<axis, sizeof...(Axes)> axes{Axes...};
+    static constexpr std::array<axis, sizeof...(Axes)> axes{{Axes...}};
 };
 
 }  // namespace detail
@@ -105,9 +106,12 @@ template <fixed_string Name>
 struct pool : detail::declared_tensor<Name, tensor_kind::pool, presence::required, axis::experts, axis::vocab,
                                       axis::width> {};
 
-// Numbers computed once a token: the scale of a norm over the row, the row of a source below.
+// Numbers computed once per token: the scale of a norm over the row, the row of a source below.
 struct row_scale : detail::declared_tensor<"", tensor_kind::row_scale, presence::optional> {};
 struct computed : detail::declared_tensor<"", tensor_kind::computed, presence::optional, axis::width> {};
+
+// The number of features of the row, the same everywhere: `at[row_width{}]` is width.
+struct row_width : detail::declared_tensor<"", tensor_kind::row_width, presence::optional> {};
 
 // A row (T, width) that the caller gives with each call (see token_inputs).
 struct given : detail::declared_tensor<"", tensor_kind::given, presence::optional, axis::width> {};
@@ -156,8 +160,8 @@ using joined_tensors = typename detail::joined<Lists...>::type;
 
 // What a block knows of one tensor before any weights are given: the tensor is called
 // "<scope>.<owner>.<leaf>" without the parts that are empty. `sizes` numbers the sizes of the axes: two
-// axes of one number must agree; 0 is the source's width, 1 its input, `vocab_size` the vocabulary's size,
-// `free_size` agrees with any.
+// axes of one number must agree; width_size is the source's width, input_size its input's, vocab_size the
+// vocabulary's size, free_size agrees with any.
 struct tensor_spec {
     std::string_view scope;
     std::string_view owner;
@@ -169,7 +173,16 @@ struct tensor_spec {
     std::size_t rank = 0;
     bool nested = false;  // belongs to a source that is computed first (see through.hpp)
 
-    static constexpr std::uint8_t vocab_size = 254, free_size = 255;
+    // Whether it is multiplied with the input of the tree, or given with the call: also inside a chain, whose
+    // first part reads what the chain reads.
+    [[nodiscard]] constexpr bool depends_on_call() const noexcept {
+        if (kind == tensor_kind::given) return true;
+        for (std::size_t i = 0; i < rank; ++i)
+            if (axes[i] == axis::input && sizes[i] == input_size) return true;
+        return false;
+    }
+
+    static constexpr std::uint8_t width_size = 0, input_size = 1, vocab_size = 254, free_size = 255;
 
     [[nodiscard]] constexpr bool same_name(const tensor_spec& other) const noexcept {
         return is_stored(kind) && is_stored(other.kind) && scope == other.scope && owner == other.owner &&

@@ -12,13 +12,14 @@ TIFFIN_BEGIN
 // of the later sources are called after Scope: `<Scope>.gate_proj.weight`.
 // Shapes: the source (T, any), each further width told by its tensors, z (T, width).
 // Numerics: every step's row is stored in f32 (double in `reference`).
-// Cost: that of the sources, a row of z a token, and one row of the widest step.
+// Cost: that of the sources, a row of z per token, and one row of the widest step.
 // Source: SPEC 2.5: MeKi's G(E[t]), PLE's context term.
 template <fixed_string Scope, class Source, class... Steps>
 struct through {
     static_assert(source_policy<Source> && (source_policy<Steps> && ...) && sizeof...(Steps) > 0,
                   "tiffin: through<Scope, Source, Steps...>: all but the first argument are sources, and "
                   "there are two of them or more");
+    using source_role = chain_role;
     using tensors = tensor_list<computed>;
     static constexpr std::string_view scope = text_of<Scope>;
 

@@ -25,14 +25,17 @@
 
 TIFFIN_BEGIN
 
+// Whether a walk goes on into the parts of a chain, whose rows have widths of their own.
+enum class chains { entered, left_out };
+
 // Calls visit.operator()<First>(node) for every source of the tree below s, parts before what they are
-// part of; First is the node's first tensor. The parts of a chain are left to who visits the chain.
-template <std::size_t First = 0, source_policy S, class Visit>
+// part of; First is the node's first tensor.
+template <chains Chains, std::size_t First = 0, source_policy S, class Visit>
 constexpr void visit_nodes(const S& s, const Visit& visit) {
-    if constexpr (composite_source<S> && !chained_source<S>) {
+    if constexpr (composite_source<S> && (Chains == chains::entered || !chained_source<S>)) {
         [&]<std::size_t... I>(std::index_sequence<I...>) {
             const auto& parts = s.parts();
-            (visit_nodes<First + part_offset<S, I>()>(std::get<I>(parts), visit), ...);
+            (visit_nodes<Chains, First + part_offset<S, I>()>(std::get<I>(parts), visit), ...);
         }
         (part_indices<S>{});
     }
@@ -99,7 +102,7 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
 template <source_policy S>
 constexpr double elementwise_flops(const S& s) {
     double total = 0;
-    visit_nodes(s, [&]<std::size_t First>(const auto& node) {
+    visit_nodes<chains::left_out>(s, [&]<std::size_t First>(const auto& node) {
         if constexpr (requires { node.flops(); }) total += node.flops();
     });
     return total;

@@ -34,7 +34,7 @@ struct cuda {
     cudaStream_t stream = nullptr;  // of prepare(), and of calls that name no other
 
     static constexpr number_formats formats() noexcept {
-        return {describe(Format{}), describe(Format{}), describe(f32{}), false};
+        return {describe(Format{}), describe(Format{}), describe(f32{}), false, in_place::nothing};
     }
     template <class Block>
     result<layer<Block, cuda>> prepare_layer(const Block& block, const weights& given,
@@ -69,6 +69,8 @@ public:
     [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
     [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+    // The tensors whose memory, on the device, the layer may go on reading; all others may be freed.
+    [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
     // Tokens that the layer's own workspace holds at a time.
     [[nodiscard]] std::size_t tokens() const noexcept { return tokens_; }
     // Bytes of device memory for a call of `tokens` tokens in one piece.
@@ -142,6 +144,7 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (!readable) return readable.failure();
     auto bound = bind_weights(block, readable->get(), formats());
     if (!bound) return bound.failure();
+    bound->in_place = readable->staying();
     auto products_by = blas::make();
     if (!products_by) return products_by.failure();
     uploads up(**products_by, device);
@@ -202,7 +205,7 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
                      first,
                      {count, nullptr, nullptr},
                      {y.row(first), y.stride},
-                     inputs.routes ? inputs.routes + first * needs_.choices : nullptr,
+                     inputs.routes.empty() ? nullptr : inputs.routes.data() + first * needs_.choices,
                      piece_of(carried, first, count),
                      due,
                      memory.data() + skip,

@@ -23,7 +23,7 @@ struct device_inputs {
     std::span<const std::int32_t> token_ids{};
     matrix_view<const storage> residual{};
     matrix_view<const storage> per_layer_input{};
-    choice<float>* routes = nullptr;
+    std::span<choice<float>> routes{};
     carried_residuals* carried = nullptr;
     std::span<const gathered_rows> gathered{};
 };

@@ -113,9 +113,10 @@ status check_device_call(const call_needs& needs, int device,
         if (status s = check_memory(rows.data, table.name.c_str(), device); !s) return s;
         if (status s = check_memory(rows.index.data(), table.name.c_str(), device); !s) return s;
     }
-    if (inputs.routes != nullptr && needs.choices > 0)
-        if (status s = check_memory(inputs.routes, "routes", device); !s) return s;
-    return detail::check_apart(needs, x, inputs, y);
+    if (status s = detail::check_routes_given(needs, inputs.routes.size(), x.rows); !s) return s;
+    if (!inputs.routes.empty())
+        if (status s = check_memory(inputs.routes.data(), "routes", device); !s) return s;
+    return detail::check_apart(x, inputs, y);
 }
 
 // Only what was seen: a call on another stream may have noted a smaller position since.

@@ -133,8 +133,8 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
     given.token_ids = {there.copy(inputs.token_ids.data(), inputs.token_ids.size()), inputs.token_ids.size()};
     if (needs().residual) given.residual = there.template rows<Format>(inputs.residual);
     if (needs().given_width != 0) given.per_layer_input = there.template rows<Format>(inputs.per_layer_input);
-    const std::size_t choices = inputs.routes != nullptr ? tokens * needs().choices : 0;
-    given.routes = there.template room<choice<float>>(choices);
+    const std::size_t choices = inputs.routes.size();
+    given.routes = {there.template room<choice<float>>(choices), choices};
     std::vector<gathered_rows> gathered(inputs.gathered.begin(), inputs.gathered.end());
     for (gathered_rows& rows : gathered) {
         rows.data = there.copy(rows.data, rows.bytes());
@@ -162,7 +162,7 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
     there.note(held_.synchronise(stream_));
     std::vector<storage> stored(tokens * width);
     there.fetch(out, stored.data(), stored.size());
-    there.fetch(given.routes, inputs.routes, choices);
+    there.fetch(given.routes.data(), inputs.routes.data(), choices);
     if (delay != 0) there.fetch(carried_rows, slot.data, tokens * width);
     if (!there.outcome()) return there.outcome();
     for (std::size_t i = 0; i < stored.size(); ++i) Format::decode(stored[i], y.row(i / width) + i % width);

@@ -16,7 +16,7 @@ namespace cuda_detail {
 // What a stage keeps of one tensor of its tree. Which members count is the kind's business.
 struct slot {
     const void* numbers = nullptr;  // vector: f32; low_rank_out: (experts, rank, outputs) as Format
-    float number = 0;               // scalar
+    float number = 0;               // scalar, row_width
     std::size_t expert_step = 0;    // pool: numbers from one expert's row to the next's
     std::size_t table = 0;          // table, pool: which of the stage's row sources
     std::size_t rank = 0;
@@ -63,7 +63,7 @@ struct place {
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers != nullptr ? load<f32, N>(static_cast<const float*>(s.numbers) + feature, count)
                                         : numbers(0.0f);
-        } else if constexpr (kind == tensor_kind::scalar) {
+        } else if constexpr (kind == tensor_kind::scalar || kind == tensor_kind::row_width) {
             return numbers(s.number);
         } else if constexpr (kind == tensor_kind::row_scale) {
             return numbers(*state(s));

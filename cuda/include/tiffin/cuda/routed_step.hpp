@@ -58,19 +58,22 @@ public:
         for (const auto& in : in_) most = std::max(most, in.bytes(tokens, choices()));
         return most;
     }
-    [[nodiscard]] chosen_experts chosen(const float* state, std::size_t stride) const noexcept {
-        return {state + state_, stride, choices()};
-    }
     template <class View>
     void run(const device_call<Format>& call, const activations<Format>& in, const View& view,
-             std::byte* memory) const {
+             std::byte* memory, choice<float>* routes) const {
         float* const mine = view.state + state_;
         route_.run(call, in, memory, mine, view.state_numbers);
+        if (routes != nullptr)
+            for_elements(*call.out, call.tokens.most * choices(),
+                         record_body{chosen(view.state, view.state_numbers), routes});
         for (const auto& bank : in_)
             bank.run(call, in, chosen(view.state, view.state_numbers), memory, mine + 2 * choices());
     }
 
 private:
+    [[nodiscard]] chosen_experts chosen(const float* state, std::size_t stride) const noexcept {
+        return {state + state_, stride, choices()};
+    }
     [[nodiscard]] std::size_t rank() const noexcept { return in_.empty() ? 0 : in_[0].rank(); }
 
     route_stage<Format, router_type> route_;

@@ -56,11 +56,7 @@ public:
         const stage_view<Format, Source> view = view_of(call, memory);
         std::byte* const work = memory + state_bytes(call.tokens.most);
         for_steps([&](const auto& step) {
-            step.run(call, in, view, work);
-            if (routes != nullptr && step.choices() > 0)
-                for_elements(
-                    *call.out, call.tokens.most * step.choices(),
-                    record_body{step.chosen(view.state, view.state_numbers), std::exchange(routes, nullptr)});
+            step.run(call, in, view, work, step.choices() > 0 ? std::exchange(routes, nullptr) : nullptr);
         });
         return view;
     }
@@ -142,6 +138,8 @@ private:
             s.numbers = up.numbers<f32>(t);
         } else if (kind == tensor_kind::scalar) {
             s.number = up.scalar(t);
+        } else if (kind == tensor_kind::row_width) {
+            s.number = static_cast<float>(view_.outputs);
         }
     }
     template <class Visit>

@@ -53,13 +53,12 @@ public:
     static constexpr std::size_t choices() noexcept { return 0; }
     static constexpr std::size_t state_numbers() noexcept { return 1; }
     static constexpr std::size_t bytes(std::size_t) noexcept { return 0; }
-    static constexpr chosen_experts chosen(const float*, std::size_t) noexcept { return {}; }
     template <std::size_t N>
     void describe(slot (&slots)[N], std::size_t state) noexcept {
         slots[First].state = state_ = state;
     }
     void run(const device_call<Format>& call, const activations<Format>&,
-             const stage_view<Format, Source>& view, std::byte*) const {
+             const stage_view<Format, Source>& view, std::byte*, choice<float>*) const {
         for_rows(*call.out, call.tokens.most, scale_body<Format, Source, First, Node>{node_, view, state_});
     }
 
@@ -104,17 +103,20 @@ class chain_step {
     template <std::size_t... I>
     static widths measure(std::span<const tensor_view> tensors, const stage_sizes& sizes,
                           std::index_sequence<I...>) {
-        widths w{sizes.inputs, width_of<part_of<Chain, I>>(tensors_of<I>(tensors))...};
-        w[count] = sizes.outputs;
-        return w;
+        return {{sizes.inputs, part_width<Chain, I>(tensors)..., sizes.outputs}};
     }
 
 public:
     chain_step(const Chain& chain, std::span<const tensor_view> tensors, const stage_sizes& sizes,
                uploads& up)
-        : widths_(measure(tensors, sizes, all)), stages_(make(chain, tensors, widths_, up, all)) {}
-    static constexpr std::size_t choices() noexcept { return 0; }
-    static constexpr chosen_experts chosen(const float*, std::size_t) noexcept { return {}; }
+        : widths_(measure(tensors, sizes, std::make_index_sequence<count - 1>{})),
+          stages_(make(chain, tensors, widths_, up, all)) {}
+    // The experts of the first part that routes.
+    [[nodiscard]] std::size_t choices() const noexcept {
+        std::size_t first = 0;
+        std::apply([&](const auto&... s) { ((first = first == 0 ? s.choices() : first), ...); }, stages_);
+        return first;
+    }
     [[nodiscard]] std::size_t state_numbers() const noexcept { return widths_[count]; }
     template <std::size_t N>
     void describe(slot (&slots)[N], std::size_t state) noexcept {
@@ -128,9 +130,10 @@ public:
     }
     template <class View>
     void run(const device_call<Format>& call, const activations<Format>& in, const View& view,
-             std::byte* memory) const {
+             std::byte* memory, choice<float>* routes) const {
         const device_arena areas = buffers(memory, call.tokens.most);
-        run_from<0>(call, in, view.state + state_, view.state_numbers, device_arena(memory), areas.rest());
+        run_from<0>(call, in, view.state + state_, view.state_numbers, device_arena(memory), areas.rest(),
+                    routes);
     }
 
 private:
@@ -141,14 +144,16 @@ private:
     }
     template <std::size_t I>
     void run_from(const device_call<Format>& call, const activations<Format>& in, float* state,
-                  std::size_t stride, device_arena areas, std::byte* rest) const {
+                  std::size_t stride, device_arena areas, std::byte* rest, choice<float>* routes) const {
+        const auto& part = std::get<I>(stages_);
+        choice<float>* const own = part.choices() > 0 ? std::exchange(routes, nullptr) : nullptr;
         if constexpr (I + 1 == count) {
-            std::get<I>(stages_).run(call, in, rest, nullptr, row_write<f32>{state, stride});
+            part.run(call, in, rest, own, row_write<f32>{state, stride});
         } else {
             const std::size_t width = widths_[I + 1];
             auto* const to = areas.take<storage>(call.tokens.most * width);
-            std::get<I>(stages_).run(call, in, rest, nullptr, row_write<Format>{to, width});
-            run_from<I + 1>(call, {to, width}, state, stride, areas, rest);
+            part.run(call, in, rest, own, row_write<Format>{to, width});
+            run_from<I + 1>(call, {to, width}, state, stride, areas, rest, routes);
         }
     }
 

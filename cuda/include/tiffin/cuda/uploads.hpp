@@ -102,6 +102,7 @@ public:
         for (const weights::entry& e : given.entries()) {
             tensor_view t = e.tensor;
             const bool stays = t.type == format && t.shape.elements() > 1 && lies_on(device, t.data);
+            if (stays) made.staying_.push_back(e.name);
             if (t.data != nullptr && !stays && place_of(t.data).device) {
                 auto& here = made.copies_.emplace_back(bytes_of(t.type, t.shape.elements()));
                 if (status s = checked(cudaMemcpy(here.data(), t.data, here.size(), cudaMemcpyDeviceToHost),
@@ -115,9 +116,12 @@ public:
         return {std::move(made)};
     }
     [[nodiscard]] const weights& get() const noexcept { return weights_; }
+    // Those that stay on the device.
+    [[nodiscard]] const std::vector<std::string>& staying() const noexcept { return staying_; }
 
 private:
     weights weights_;
+    std::vector<std::string> staying_;
     std::vector<std::vector<std::byte>> copies_;
 };
 

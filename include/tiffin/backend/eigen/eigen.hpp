@@ -14,6 +14,9 @@ TIFFIN_BEGIN
 //   units are compiled for different ones, use this backend in one of them only.
 struct eigen {
     using target = fused_detail::host<eigen_detail::machine>;
+    static constexpr number_formats formats() noexcept {
+        return {{}, {}, {}, false, in_place::dense_and_tables};
+    }
     template <block_policy Block>
     using engine = engine_detail::engine_of<target, Block>;
 };

@@ -27,7 +27,7 @@ struct stage_sizes {
 template <class Machine>
 struct slot {
     const float* numbers = nullptr;  // vector
-    float number = 0;                // scalar
+    float number = 0;                // scalar, row_width
     const float* bank = nullptr;     // low_rank_out, in groups of features
     dtype type = dtype::f32;         // of a table's or a pool's numbers
     std::size_t expert_step = 0;     // pool: numbers from one expert's row to the next's
@@ -36,6 +36,12 @@ struct slot {
     std::size_t rank = 0;
     std::size_t choices = 0;
     std::size_t state = 0;  // where the token's state of this tensor begins
+};
+
+// What a stage keeps of each token of a call: `stride` numbers.
+struct token_states {
+    float* data;
+    std::size_t stride;
 };
 
 // A token as a stage sees it.
@@ -69,7 +75,7 @@ struct place {
                                      count);
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers ? Machine::load_aligned(s.numbers + feature) : reg(0.0f);
-        } else if constexpr (kind == tensor_kind::scalar) {
+        } else if constexpr (kind == tensor_kind::scalar || kind == tensor_kind::row_width) {
             return reg(s.number);
         } else if constexpr (kind == tensor_kind::row_scale) {
             return reg(token.state[s.state]);

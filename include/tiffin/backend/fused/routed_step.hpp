@@ -52,21 +52,21 @@ public:
         for (const auto& in : in_) most = std::max(most, in.workspace_bytes(tokens, choices(), workers));
         return most;
     }
-    [[nodiscard]] const choice<float>* chosen(const float* state) const noexcept {
-        return reinterpret_cast<const choice<float>*>(state + state_);
-    }
+    // `routes`: where to record the choices, or null.
     template <class Slots, class Token>
-    void run(const call_arguments& call, const typename Machine::activations& in, float* state,
-             std::size_t stride, std::byte* memory, const Slots&, const Token&) const {
-        float* const mine = state + state_;
-        const auto chosen_of = [=](std::size_t t) {
+    void run(const call_arguments& call, const typename Machine::activations& in, const token_states& states,
+             std::byte* memory, choice<float>* routes, const Slots&, const Token&) const {
+        float* const mine = states.data + state_;
+        const auto chosen_of = [mine, stride = states.stride](std::size_t t) {
             return reinterpret_cast<choice<float>*>(mine + t * stride);
         };
         route_.run(call, in, memory, chosen_of);
+        for (std::size_t t = 0; routes != nullptr && t < call.tokens; ++t)
+            std::copy_n(chosen_of(t), choices(), routes + t * choices());
         const std::size_t skip = 2 * choices();
         for (const auto& bank : in_)
             bank.run(call, in, choices(), memory, chosen_of,
-                     [=](std::size_t t) { return mine + t * stride + skip; });
+                     [=, stride = states.stride](std::size_t t) { return mine + t * stride + skip; });
     }
 
 private:

@@ -35,7 +35,7 @@ public:
                 weight_.emplace_back(experts_, inputs, number_formats{});
                 weight_.back().pack(0, tensors[i]);
             } else if (kinds[i] == tensor_kind::selection_bias) {
-                bias_ = held_numbers<f32>(tensors[i]);
+                bias_ = held_numbers<f32>(tensors[i], tensors[i].shape.elements());  // a copy
             } else if (kinds[i] == tensor_kind::route_map) {
                 map_.resize(tensors[i].shape.elements());
                 for (std::size_t n = 0; n < map_.size(); ++n)

@@ -97,13 +97,8 @@ public:
                         : table.numbers.at(static_cast<std::size_t>(call.token_id(t)) * outputs_);
         const auto evaluator = [&](std::size_t t) { return token(call, at, t); };
         for_steps([&](const auto& step) {
-            step.run(call, in, at.state, state_numbers_, at.work, slots_, evaluator);
-            if (routes != nullptr && step.choices() > 0) {
-                for (std::size_t t = 0; t < call.tokens; ++t)
-                    std::copy_n(step.chosen(at.state + t * state_numbers_), step.choices(),
-                                routes + t * step.choices());
-                routes = nullptr;
-            }
+            step.run(call, in, {at.state, state_numbers_}, at.work,
+                     step.choices() > 0 ? std::exchange(routes, nullptr) : nullptr, slots_, evaluator);
         });
     }
 
@@ -193,6 +188,8 @@ private:
             s.numbers = vectors_.back().data();
         } else if (kind == tensor_kind::scalar) {
             s.number = load_as_f32(t.data, t.type, 0);
+        } else if (kind == tensor_kind::row_width) {
+            s.number = static_cast<float>(outputs_);
         }
     }
     // `count` numbers of a token's rows from `first` on, in tables and in pools.

@@ -28,14 +28,13 @@ public:
     static constexpr std::size_t choices() noexcept { return 0; }
     static constexpr std::size_t state_numbers() noexcept { return 1; }
     static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
-    static constexpr const choice<float>* chosen(const float*) noexcept { return nullptr; }
     template <std::size_t N>
     void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
         slots[First].state = state_ = state;
     }
     template <class Slots, class Token>
-    void run(const call_arguments& call, const typename Machine::activations&, float* state,
-             std::size_t stride, std::byte*, const Slots& slots, const Token& token) const {
+    void run(const call_arguments& call, const typename Machine::activations&, const token_states& states,
+             std::byte*, choice<float>*, const Slots& slots, const Token& token) const {
         constexpr std::size_t first = First + part_offset<Node, 0>();
         for_tokens(call, outputs_, [&](std::size_t t) noexcept {
             const token_state<Machine> at = token(t);
@@ -45,7 +44,7 @@ public:
                 const place<Machine, Source> here{slots.data(), at, nullptr, 0, j, count};
                 squares = Machine::add_square(evaluate<first>(node_.input, here), count, squares);
             }
-            state[t * stride + state_] =
+            states.data[t * states.stride + state_] =
                 static_cast<float>(node_.norm.scale(Machine::sum(squares), static_cast<float>(outputs_)));
         });
     }
@@ -75,20 +74,21 @@ class chain_step {
     template <std::size_t... I>
     static std::array<std::size_t, count + 1> measure(std::span<const tensor_view> tensors,
                                                       const stage_sizes& sizes, std::index_sequence<I...>) {
-        std::array<std::size_t, count + 1> widths{
-            sizes.inputs, width_of<part_of<Chain, I>>(tensors.subspan(part_offset<Chain, I>(),
-                                                                      tensor_count<part_of<Chain, I>>()))...};
-        widths[count] = sizes.outputs;
-        return widths;
+        return {{sizes.inputs, part_width<Chain, I>(tensors)..., sizes.outputs}};
     }
     static constexpr std::make_index_sequence<count> all{};
 
 public:
     chain_step(const Chain& chain, std::span<const tensor_view> tensors, const stage_sizes& sizes)
-        : widths_(measure(tensors, sizes, all)), stages_(make(chain, tensors, widths_, sizes.formats, all)) {}
-    static constexpr std::size_t choices() noexcept { return 0; }
+        : widths_(measure(tensors, sizes, std::make_index_sequence<count - 1>{})),
+          stages_(make(chain, tensors, widths_, sizes.formats, all)) {}
+    // The experts of the first part that routes.
+    [[nodiscard]] std::size_t choices() const noexcept {
+        std::size_t first = 0;
+        std::apply([&](const auto&... s) { ((first = first == 0 ? s.choices() : first), ...); }, stages_);
+        return first;
+    }
     [[nodiscard]] std::size_t state_numbers() const noexcept { return widths_[count]; }
-    static constexpr const choice<float>* chosen(const float*) noexcept { return nullptr; }
     template <std::size_t N>
     void describe(std::array<slot<Machine>, N>& slots, std::size_t state) noexcept {
         slots[First].state = state_ = state;
@@ -101,10 +101,10 @@ public:
         return buffers(nullptr, tokens).used() + most;
     }
     template <class Slots, class Token>
-    void run(const call_arguments& call, const typename Machine::activations& in, float* state,
-             std::size_t stride, std::byte* memory, const Slots&, const Token&) const {
+    void run(const call_arguments& call, const typename Machine::activations& in, const token_states& states,
+             std::byte* memory, choice<float>* routes, const Slots&, const Token&) const {
         arena areas = buffers(memory, call.tokens);
-        run_from<0>(call, in, state + state_, stride, arena(memory), areas.rest());
+        run_from<0>(call, in, {states.data + state_, states.stride}, arena(memory), areas.rest(), routes);
     }
 
 private:
@@ -115,24 +115,24 @@ private:
         return areas;
     }
     template <std::size_t I>
-    void run_from(const call_arguments& call, const typename Machine::activations& in, float* state,
-                  std::size_t stride, arena areas, std::byte* rest) const {
+    void run_from(const call_arguments& call, const typename Machine::activations& in,
+                  const token_states& to_states, arena areas, std::byte* rest, choice<float>* routes) const {
+        const auto& part = std::get<I>(stages_);
+        choice<float>* const own = part.choices() > 0 ? std::exchange(routes, nullptr) : nullptr;
         if constexpr (I + 1 == count) {
-            std::get<I>(stages_).run(
-                call, in, rest, nullptr,
-                [=](std::size_t t, std::size_t feature, const typename Machine::reg& value, std::size_t n) {
-                    Machine::store(value, state + t * stride + feature, n);
-                });
+            part.run(call, in, rest, own,
+                     [to_states](std::size_t t, std::size_t feature, const typename Machine::reg& value,
+                                 std::size_t n) {
+                         Machine::store(value, to_states.data + t * to_states.stride + feature, n);
+                     });
         } else {
             const typename Machine::buffer to{
                 areas.take<float>(Machine::buffer::numbers(call.tokens, widths_[I + 1])), call.tokens,
                 widths_[I + 1]};
-            std::get<I>(stages_).run(
-                call, in, rest, nullptr,
-                [&](std::size_t t, std::size_t feature, const typename Machine::reg& value, std::size_t n) {
-                    Machine::put(value, to, t, feature, n);
-                });
-            run_from<I + 1>(call, to.view(), state, stride, areas, rest);
+            part.run(call, in, rest, own,
+                     [&](std::size_t t, std::size_t feature, const typename Machine::reg& value,
+                         std::size_t n) { Machine::put(value, to, t, feature, n); });
+            run_from<I + 1>(call, to.view(), to_states, areas, rest, routes);
         }
     }
 

@@ -18,7 +18,7 @@ TIFFIN_BEGIN
 // Cost: one thread a token; no packing, no copies, any number format read in place.
 template <class Scalar = double>
 struct reference {
-    static constexpr number_formats formats() noexcept { return {{}, {}, {}, true}; }
+    static constexpr number_formats formats() noexcept { return {{}, {}, {}, true, in_place::everything}; }
 
     template <block_policy Block>
     class engine {

@@ -1,6 +1,7 @@
 // A source of one token, every formula evaluated as it is written.
 #pragma once
 
+#include <tiffin/backend/binder.hpp>
 #include <tiffin/backend/reference/route.hpp>
 #include <tiffin/backend/tensor_checks.hpp>
 #include <tiffin/source/tree.hpp>
@@ -35,7 +36,7 @@ struct state_layout {
     std::size_t size = 0;
 
     explicit state_layout(const bound_source<Source>& s) {
-        visit_nodes(s.source, [&]<std::size_t First>(const auto& node) {
+        visit_nodes<chains::left_out>(s.source, [&]<std::size_t First>(const auto& node) {
             using node_type = std::remove_cvref_t<decltype(node)>;
             constexpr std::size_t count = own_tensors_of<node_type>::size;
             std::size_t need = 0;
@@ -88,6 +89,8 @@ struct place {
             total = own[feature];
         } else if constexpr (kind == tensor_kind::given) {
             total = token.per_layer_input[feature];
+        } else if constexpr (kind == tensor_kind::row_width) {
+            total = Scalar(static_cast<float>(of.width));
         } else {
             const auto* const chosen = reinterpret_cast<const choice<Scalar>*>(own);
             for (std::size_t i = 0; i < layout.choices[Slot]; ++i) {
@@ -120,7 +123,8 @@ void for_chain(const Node& chain, std::span<const tensor_view> tensors, std::siz
         const auto one = [&]<std::size_t P>(std::integral_constant<std::size_t, P>) {
             using part = part_of<Node, P>;
             const auto own = tensors.subspan(part_offset<Node, P>(), tensor_count<part>());
-            const std::size_t out = P + 1 == sizeof...(I) ? width : width_of<part>(own);
+            std::size_t out = width;
+            if constexpr (P + 1 < sizeof...(I)) out = part_width<Node, P>(tensors);
             visit(bound_source<part>{std::get<P>(chain.parts()), own, out, in});
             in = out;
         };
@@ -136,7 +140,7 @@ void evaluate_row(const bound_source<Source>& s, const token_arguments<Scalar>& 
     const state_layout<Source> layout(s);
     Scalar* const state = scratch;
     Scalar* const rest = scratch + layout.size;
-    visit_nodes(s.source, [&]<std::size_t First>(const auto& node) {
+    visit_nodes<chains::left_out>(s.source, [&]<std::size_t First>(const auto& node) {
         using node_type = std::remove_cvref_t<decltype(node)>;
         constexpr std::size_t count = own_tensors_of<node_type>::size;
         Scalar* const own = state + layout.begin[First];
@@ -175,7 +179,9 @@ void evaluate_row(const bound_source<Source>& s, const token_arguments<Scalar>& 
                       [&](const auto& part) {
                           Scalar* const to = next;
                           next += part.width;
-                          evaluate_row(part, token, in, to, next, static_cast<choice<Scalar>*>(nullptr));
+                          const bool routes_here = bound_choices(part.source, part.tensors) > 0;
+                          evaluate_row(part, token, in, to, next,
+                                       routes_here ? std::exchange(routes, nullptr) : nullptr);
                           in = to;
                       });
             std::copy_n(in, s.width, own);
@@ -188,7 +194,7 @@ void evaluate_row(const bound_source<Source>& s, const token_arguments<Scalar>& 
 template <source_policy Source>
 std::size_t scratch_numbers(const bound_source<Source>& s) {
     std::size_t most = 0;
-    visit_nodes(s.source, [&]<std::size_t First>(const auto& node) {
+    visit_nodes<chains::left_out>(s.source, [&]<std::size_t First>(const auto& node) {
         using node_type = std::remove_cvref_t<decltype(node)>;
         if constexpr (routed_source<node_type>) {
             most = std::max(most, route_scratch(s.tensors.subspan(First, own_tensors_of<node_type>::size)));

@@ -71,14 +71,14 @@ struct panel_kernels {
 
 // The tiles of 1, 2, ... tokens.
 template <class Product, std::size_t... T>
-inline constexpr std::array<tile_function, sizeof...(T)> tiles{Product::template tile<T + 1, 1>...};
+inline constexpr std::array<tile_function, sizeof...(T)> tiles{{Product::template tile<T + 1, 1>...}};
 template <class Product, std::size_t... T>
 inline constexpr std::array<tile_function, sizeof...(T)> unpacked_tiles{
-    Product::template unpacked_tile<T + 1>...};
+    {Product::template unpacked_tile<T + 1>...}};
 
 template <class Product>
 inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T...>) {
-    return std::array{Product::template tile<T + 1, panels_at_once>...};
+    return std::array<tile_function, sizeof...(T)>{{Product::template tile<T + 1, panels_at_once>...}};
 }
 (std::make_index_sequence<few_tokens>{});
 
