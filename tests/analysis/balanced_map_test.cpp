@@ -1,13 +1,15 @@
-// Balanced maps: balance and distinctness over many sizes, chance otherwise, and what is refused.
+// Balanced maps, by ids and by counts: balance and distinctness over many sizes, and what is refused.
 #include <tiffin/analysis/balanced_map.hpp>
 
 #include "support/doctest.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,6 +55,59 @@ std::vector<std::int32_t> made(const balanced_map_options& o) {
     result<std::vector<std::int32_t>> map = balanced_map(o);
     REQUIRE(map.ok());
     return *std::move(map);
+}
+
+std::vector<std::int32_t> made(const std::vector<std::uint64_t>& counts, std::size_t E, std::size_t k = 1) {
+    result<std::vector<std::int32_t>> map = balanced_map_by_counts(counts, E, k);
+    REQUIRE(map.ok());
+    return *std::move(map);
+}
+
+// The greedy assignment written again, without a sort or a heap: every choice looks at everything.
+std::vector<std::int32_t> greedy(const std::vector<std::uint64_t>& counts, std::size_t E, std::size_t k) {
+    std::vector<std::uint64_t> load(E), ids(E);
+    std::vector<std::int32_t> map(counts.size() * k, -1);
+    std::vector<bool> done(counts.size());
+    for (std::size_t turn = 0; turn < counts.size(); ++turn) {
+        std::size_t id = counts.size();
+        for (std::size_t i = counts.size(); i-- > 0;)
+            if (!done[i] && (id == counts.size() || counts[i] >= counts[id])) id = i;
+        done[id] = true;
+        std::vector<bool> taken(E);
+        for (std::size_t i = 0; i < k; ++i) {
+            std::size_t best = E;
+            for (std::size_t e = 0; e < E; ++e) {
+                if (taken[e]) continue;
+                const auto better = [&](const auto& first, const auto& second) {
+                    return first[e] != first[best] ? first[e] < first[best] : second[e] < second[best];
+                };
+                if (best == E || (counts[id] != 0 ? better(load, ids) : better(ids, load))) best = e;
+            }
+            taken[best] = true;
+            map[id * k + i] = static_cast<std::int32_t>(best);
+        }
+        for (std::size_t e = 0; e < E; ++e) {
+            load[e] += taken[e] ? counts[id] : 0;
+            ids[e] += taken[e] ? 1u : 0u;
+        }
+    }
+    return map;
+}
+
+// The sum of the counts of each expert's ids.
+std::vector<std::uint64_t> loads(const std::vector<std::int32_t>& map,
+                                 const std::vector<std::uint64_t>& counts, std::size_t E) {
+    std::vector<std::uint64_t> load(E);
+    const std::size_t k = map.size() / counts.size();
+    for (std::size_t i = 0; i < map.size(); ++i) load[static_cast<std::size_t>(map[i])] += counts[i / k];
+    return load;
+}
+
+// Counts as 1 / (id + 1), the most frequent id 1e12 times.
+std::vector<std::uint64_t> zipf(std::size_t V) {
+    std::vector<std::uint64_t> counts(V);
+    for (std::size_t id = 0; id < V; ++id) counts[id] = 1000000000000u / (id + 1);
+    return counts;
 }
 
 }  // namespace
@@ -146,4 +201,119 @@ TEST_CASE("balanced_map: what is refused") {
     refused(
         {most / 2 + 1, 4, 2, 0},  // V k is 0 in 64 bits
         "vocab: is " + std::to_string(most / 2 + 1) + "; a map of that many times 2 does not fit in memory");
+}
+
+TEST_CASE("balanced_map_by_counts: a case by hand") {
+    // 8 to expert 0, 5 and 3 to 1, then loads of 8 and 8: the 3 to expert 0, which has fewer ids; 1 to
+    // expert 1. The count of 0 goes to expert 0, which has more load but fewer ids.
+    CHECK(made({5, 3, 8, 3, 0, 1}, 2) == std::vector<std::int32_t>{1, 1, 0, 0, 0, 1});
+    // Loads of 6 and 6 again: the last 1 to expert 1, which has 2 ids where expert 0 has 3.
+    CHECK(made({4, 3, 3, 1, 1, 1}, 2) == std::vector<std::int32_t>{0, 1, 1, 0, 0, 1});
+    // Rows in the order of the load: 9 to {0, 1}, 4 to {2, 0}, 3 to {2, 1}, 1 to {2, 1}.
+    CHECK(made({1, 9, 4, 3}, 3, 2) == std::vector<std::int32_t>{2, 1, 0, 1, 2, 0, 2, 1});
+}
+
+// Counts of a few values, with many ties and zeros, and of many values.
+TEST_CASE("balanced_map_by_counts: is the greedy assignment, with its bound") {
+    detail::counter_random random(77);
+    for (std::size_t E = 1; E <= 9; ++E)
+        for (std::size_t k = 1; k <= E; ++k)
+            for (const std::size_t V : {1u, 2u, 7u, 40u, 63u})
+                for (const std::uint64_t most : {1u, 2u, 5u, 20u, 1000000u}) {
+                    CAPTURE(E);
+                    CAPTURE(k);
+                    CAPTURE(V);
+                    CAPTURE(most);
+                    std::vector<std::uint64_t> counts(V);
+                    for (std::uint64_t& c : counts) c = random.below(most);
+                    const auto map = made(counts, E, k);
+                    CHECK(map == greedy(counts, E, k));
+                    for (std::size_t row = 0; row < V; ++row) {
+                        const std::set<std::int32_t> distinct(&map[row * k], &map[row * k] + k);
+                        REQUIRE(distinct.size() == k);
+                    }
+                    const auto load = loads(map, counts, E);
+                    const auto [least, busiest] = std::minmax_element(load.begin(), load.end());
+                    const std::uint64_t largest = *std::max_element(counts.begin(), counts.end());
+                    const auto sum = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+                    CHECK(*busiest - *least <= largest);
+                    CHECK(E * *busiest <= k * sum + (E - 1) * largest);  // the mean plus the largest count
+                }
+}
+
+// In the order of the ids, 1, 1, 2 on two experts would give 3 and 1.
+TEST_CASE("balanced_map_by_counts: within 4/3 of the best map of one expert per token") {
+    CHECK(loads(made({1, 1, 2}, 2), {1, 1, 2}, 2) == std::vector<std::uint64_t>{2, 2});
+    detail::counter_random random(78);
+    for (std::size_t round = 0; round < 60; ++round) {
+        constexpr std::size_t E = 3, V = 8;
+        std::vector<std::uint64_t> counts(V);
+        for (std::uint64_t& c : counts) c = random.below(30);
+        std::uint64_t best = ~std::uint64_t{0};
+        for (std::size_t n = 0; n < 6561; ++n) {  // every map: 3^8
+            std::array<std::uint64_t, E> load{};
+            for (std::size_t id = 0, rest = n; id < V; ++id, rest /= E) load[rest % E] += counts[id];
+            best = std::min(best, *std::max_element(load.begin(), load.end()));
+        }
+        const auto load = loads(made(counts, E), counts, E);
+        CHECK(3 * *std::max_element(load.begin(), load.end()) <= 4 * best);
+    }
+}
+
+TEST_CASE("balanced_map_by_counts: even where balanced_map is not, under Zipf") {
+    constexpr std::size_t V = 128256;
+    const auto counts = zipf(V);
+    const auto sum = static_cast<double>(std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}));
+    const auto busiest = [&](const std::vector<std::int32_t>& map, std::size_t E) {  // in units of the mean
+        const auto load = loads(map, counts, E);
+        const double k = static_cast<double>(map.size()) / static_cast<double>(V);
+        return static_cast<double>(*std::max_element(load.begin(), load.end())) * static_cast<double>(E) /
+               (sum * k);
+    };
+    // Id 0 is 8.1 % of the tokens: below a share of 8 experts, above one of 16.
+    CHECK(busiest(made(counts, 8), 8) <= 1.00001);
+    CHECK(busiest(made({V, 8, 1, 5}), 8) >= 1.3);
+    const auto by_counts = made(counts, 16);
+    CHECK(loads(by_counts, counts, 16).front() == counts.front());  // alone with expert 0
+    CHECK(std::fabs(busiest(by_counts, 16) - 1.30) <= 0.005);
+    CHECK(std::fabs(busiest(made({V, 16, 1, 5}), 16) - 2) <= 0.1);
+    CHECK(busiest(made(counts, 16, 2), 16) <= 1.00001);
+    // The price: experts differ in their ids.
+    std::vector<std::size_t> ids(16);
+    for (const std::int32_t e : by_counts) ++ids[static_cast<std::size_t>(e)];
+    CHECK(ids.front() == 1);
+    CHECK(*std::max_element(ids.begin(), ids.end()) > V / 16);
+}
+
+TEST_CASE("balanced_map_by_counts: ids that do not occur are spread by number") {
+    std::vector<std::size_t> ids(7);
+    for (const std::int32_t e : made(std::vector<std::uint64_t>(1000), 7, 3))
+        ++ids[static_cast<std::size_t>(e)];
+    for (const std::size_t n : ids) CHECK((n == 3000 / 7 || n == 3000 / 7 + 1));
+    // Beside ids that do: expert 0 has 1 of these, expert 1 has 99; 200 more make it 150 and 150.
+    std::vector<std::uint64_t> counts(300, 1);
+    counts[0] = 1000;
+    std::fill(counts.begin() + 100, counts.end(), std::uint64_t{0});
+    const auto map = made(counts, 2);
+    CHECK(std::count(map.begin(), map.begin() + 100, 0) == 1);
+    CHECK(std::count(map.begin(), map.end(), 0) == 150);
+}
+
+TEST_CASE("balanced_map_by_counts: what is refused") {
+    const auto refused = [](const std::vector<std::uint64_t>& counts, std::size_t E, std::size_t k,
+                            const std::string& message) {
+        const auto map = balanced_map_by_counts(counts, E, k);
+        REQUIRE(!map.ok());
+        CHECK(map.failure().code == errc::option);
+        CHECK(map.failure().message() == message);
+    };
+    refused({}, 4, 1, "vocab: is 0");
+    refused({1}, 0, 1, "experts: is 0");
+    refused({1}, 4, 0, "k: is 0; a token has at least one expert");
+    refused({1}, 4, 5, "k: is 5; a token's experts are distinct, and there are only 4");
+    refused({1}, std::size_t{1} << 31, 1,
+            "experts: is 2147483648; 32-bit integers tell at most 2147483647 apart");
+    constexpr std::uint64_t half = std::uint64_t{1} << 63;
+    refused({half, 1, half}, 4, 2, "counts: have a sum beyond 64 bits");
+    CHECK(made({half, half - 1}, 1) == std::vector<std::int32_t>{0, 0});  // the largest sum there can be
 }

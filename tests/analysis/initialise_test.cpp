@@ -180,7 +180,7 @@ TEST_CASE("initialise: the distribution function of N(0, 1)") {
 
 TEST_CASE("initialise: SmallInit and DeepNorm have their sigma") {
     std::vector<float> w(count);
-    for (const std::size_t d : {1u, 5u, 768u, 2048u}) {
+    for (const std::size_t d : {1u, 5u, 16u, 768u, 2048u}) {  // 16: the rank of a bank, the inputs of its B
         CAPTURE(d);
         REQUIRE(small_init(w, d, 5).ok());
         check_sigma(w, std::sqrt(2.0 / (5.0 * static_cast<double>(d))));
@@ -199,7 +199,7 @@ TEST_CASE("initialise: what is refused, and that nothing is written then") {
         CHECK(s.failure().message() == message);
         CHECK(w == std::vector<float>(3, 4.0f));
     };
-    refused(small_init(w, 0, 1), "d_model: is 0; sigma is sqrt(2 / (5 d_model))");
+    refused(small_init(w, 0, 1), "inputs: is 0; sigma is sqrt(2 / (5 inputs))");
     refused(deep_norm_init(w, 0, 8, 1), "layers: is 0; sigma is 2 / (layers sqrt(d_model))");
     refused(deep_norm_init(w, 8, 0, 1), "d_model: is 0; sigma is 2 / (layers sqrt(d_model))");
 }

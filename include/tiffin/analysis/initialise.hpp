@@ -97,18 +97,22 @@ inline void fill_normal(std::span<float> to, double sigma, std::uint64_t seed,
         to[i] = static_cast<float>(sigma * detail::standard_normal(detail::counter_random(seed, first + i)));
 }
 
-// SmallInit: N(0, 2 / (5 d)), a variance, so sigma = sqrt(2 / (5 d)); for W_1, A, B and W_R.
-// Shapes: any; d is the model's width, not the tensor's. Give every tensor a seed of its own.
-// Errors: errc::option where d is 0, before anything is written. Numerics, cost: as fill_normal.
+// SmallInit: N(0, 2 / (5 n)), n the matrix's own input dimension; for W_1, A, B and W_R.
+// to[i] = float(sqrt(2 / (5 n)) * y(seed, i)); 2 / (5 n) is the variance.
+// Shapes: any; n = `inputs` is d_model for W_1, A and W_R, and the rank r for a bank's B. The paper writes
+//   "for input dimension d"; passing d_model for all of them is the other reading. Give every tensor a
+//   seed of its own.
+// Errors: errc::option where inputs is 0, before anything is written. Numerics, cost: as fill_normal.
 // Source: StructMoE, SPEC section 2.7.
-inline status small_init(std::span<float> to, std::size_t d_model, std::uint64_t seed) {
-    if (d_model == 0) return failure{errc::option, "d_model", "is 0; sigma is sqrt(2 / (5 d_model))"};
-    fill_normal(to, std::sqrt(2 / (5 * static_cast<double>(d_model))), seed);
+inline status small_init(std::span<float> to, std::size_t inputs, std::uint64_t seed) {
+    if (inputs == 0) return failure{errc::option, "inputs", "is 0; sigma is sqrt(2 / (5 inputs))"};
+    fill_normal(to, std::sqrt(2 / (5 * static_cast<double>(inputs))), seed);
     return {};
 }
 
-// DeepNorm: N(0, sigma^2) with sigma = 2 / (N_layers sqrt(d)); for W_2.
-// Shapes, numerics, errors, cost, source: as small_init; 0 layers are an error too.
+// DeepNorm: N(0, sigma^2) with sigma = 2 / (N_layers sqrt(d)), d the model's width; for W_2.
+// Shapes: any. Numerics, cost: as fill_normal. Source: as small_init.
+// Errors: errc::option where layers or d_model is 0, before anything is written.
 inline status deep_norm_init(std::span<float> to, std::size_t layers, std::size_t d_model,
                              std::uint64_t seed) {
     if (layers == 0 || d_model == 0)
