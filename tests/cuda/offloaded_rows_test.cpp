@@ -1,6 +1,7 @@
 // Rows of tables in host memory on their way to the device: always those of the ids, fetched once, hot ones
 // kept.
 #include <tiffin/cuda.hpp>
+#include <tiffin/table/edits.hpp>
 
 #include "support/doctest.hpp"
 
@@ -174,6 +175,27 @@ TEST_CASE_FIXTURE(table_fixture, "a store gives the rows, and its failure is tol
     // What did not come is not taken for cached, what was cached before still is.
     CHECK(read(rows, {300, 301, 5}, true) == wanted({300, 301, 5}));
     CHECK(rows.check().ok());
+}
+
+TEST_CASE_FIXTURE(table_fixture, "an edit below is seen: by the cache on the device, and after a prefetch") {
+    const in_memory held = in_memory::view(view).or_throw();
+    edited_rows edited(held);
+    auto rows = offloaded_rows::make(edited, {.tokens = 8, .cached_rows = 16}).or_throw();
+    const std::vector<std::int32_t> ids{5, 7, 5};
+    for (int i = 0; i < 3; ++i) CHECK(read(rows, ids, true) == wanted(ids));  // cached by then
+    CHECK(edited.replace(5, 499).ok());
+    CHECK(read(rows, ids, true) == wanted({499, 7, 499}));
+    auto there = cuda_detail::device_memory::make(sizeof(std::int32_t) * ids.size(), "test").or_throw();
+    REQUIRE(cudaMemcpy(there.data(), ids.data(), ids.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+    const std::span<const std::int32_t> given(there.as<std::int32_t>(), ids.size());
+    REQUIRE(rows.prefetch(given, stream).ok());
+    REQUIRE(rows.check().ok());  // it has been read
+    CHECK(edited.undo());
+    const auto now = rows.gather(given, stream);
+    REQUIRE(now.ok());
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(rows_of(*now) == wanted(ids));
 }
 
 TEST_CASE_FIXTURE(table_fixture, "what is wrong with a call") {

@@ -4,6 +4,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
 
+#include "executor/in_child.hpp"
 #include "support/doctest.hpp"
 #include "support/random.hpp"
 #include "support/tensor_set.hpp"
@@ -11,6 +12,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -83,6 +86,66 @@ TEST_CASE("thread_team: calls from several threads and from within a task") {
     const auto nested = [&](std::size_t) { wrong += !runs_each_once(team, 5); };
     team(4, task_ref(nested));
     CHECK(wrong == 0);
+}
+
+// Each thread maps 8 MiB: of 64 some are to be had, and their memory again once they have ended.
+TEST_CASE("thread_team: says where a thread cannot be had, and ends the others" NOT_UNDER_SANITIZERS) {
+    CHECK(tiffin_test::holds_in_child([] {
+        if (!tiffin_test::limit_memory(std::size_t{100} << 20)) return false;
+        for (const auto awake : {0us, 200us}) {
+            try {
+                thread_team many(64, awake);
+                return false;
+            } catch (const std::system_error&) {
+            }
+            thread_team few(4, awake);
+            if (!runs_each_once(few, 9)) return false;
+        }
+        return true;
+    }));
+}
+
+TEST_CASE("thread_team: in a child of fork() the caller runs all tasks alone" NOT_UNDER_TSAN) {
+    for (const auto awake : {0us, 10000us}) {  // threads that sleep, and threads that watch
+        auto team = std::make_unique<thread_team>(3, awake);
+        CHECK(runs_each_once(*team, 7));
+        std::this_thread::sleep_for(2ms);
+        CHECK(tiffin_test::holds_in_child([&] {
+            const std::thread::id caller = std::this_thread::get_id();
+            bool alone = true;
+            const auto task = [&](std::size_t) { alone = alone && std::this_thread::get_id() == caller; };
+            (*team)(7, task_ref(task));
+            return alone && runs_each_once(*team, 7);
+        }));
+        // A thread of the child may get the handle of one that is not there.
+        CHECK(tiffin_test::holds_in_child([&] {
+            thread_team own(3, awake);
+            team.reset();
+            return runs_each_once(own, 7) &&
+                   tiffin_test::holds_in_child([&] { return runs_each_once(own, 7); });
+        }));
+        CHECK(runs_each_once(*team, 7));
+    }
+}
+
+TEST_CASE("thread_team: in a child of fork() that came while another thread called" NOT_UNDER_TSAN) {
+    auto team = std::make_unique<thread_team>(3);
+    std::atomic<bool> here{false}, leave{false};
+    std::thread caller([&] {
+        const auto task = [&](std::size_t) {
+            here = true;
+            while (!leave) std::this_thread::yield();
+        };
+        (*team)(3, task_ref(task));
+    });
+    while (!here) std::this_thread::yield();
+    CHECK(tiffin_test::holds_in_child([&] {
+        const bool ran = runs_each_once(*team, 7);
+        team.reset();
+        return ran;
+    }));
+    leave = true;
+    caller.join();
 }
 
 TEST_CASE("thread_team: a layer's output is that of one thread, to the bit") {

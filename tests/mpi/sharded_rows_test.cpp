@@ -362,7 +362,7 @@ TEST_CASE("sharded_rows: what does not fit on one rank is refused on all") {
     const auto block = [&](const shard_grid& grid) {
         return block_store{&table, grid.rows_at(rank, 23), 0, 8};
     };
-    const auto refused = [&](row_store_ref own, const shard_grid& grid, std::size_t rows, errc code) {
+    const auto refused = [&](const block_store& own, const shard_grid& grid, std::size_t rows, errc code) {
         return failure_on_all(sharded_rows::of(world, own, grid, rows), code);
     };
     for (const shard_grid grid : grids(count)) {

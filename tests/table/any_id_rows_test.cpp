@@ -1,5 +1,6 @@
 // Ids beyond a table: row 0, zeros or ones, among rows that are the table's own.
 #include <tiffin/table/any_id_rows.hpp>
+#include <tiffin/table/edits.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
@@ -78,4 +79,39 @@ TEST_CASE("any_id_rows: an error without it; with it only below 0; a failing sto
     std::vector<std::byte> to(2 * 256);
     CHECK(over.read(ids_type{9, 1}, to.data()).failure().message() == "table.bin: is gone");
     CHECK(over.read(ids_type{9, 9}, to.data()).ok());  // nothing is read
+}
+
+TEST_CASE("any_id_rows: a row that an edit has added lies inside") {
+    const auto bytes = stored_rows(dtype::f32);
+    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, 64}});
+    edited_rows view(*table);
+    const any_id_rows store(view, outside_row::zeros);
+    REQUIRE(view.add_mean(ids_type{2}).ok());
+    std::vector<float> rows(2 * 64, -1);
+    REQUIRE(store.read(ids_type{4, 5}, reinterpret_cast<std::byte*>(rows.data())).ok());
+    CHECK(rows[0] == 3);
+    CHECK(rows[1] == -2);
+    CHECK(rows[64] == 0);
+}
+
+TEST_CASE("any_id_rows: a table without rows, and rows without numbers") {
+    const auto nothing = in_memory::view({nullptr, dtype::f32, {0, 64}});
+    REQUIRE(nothing.ok());
+    std::vector<float> row(64, -1);
+    std::byte* const to = reinterpret_cast<std::byte*>(row.data());
+    const any_id_rows first(*nothing, outside_row::row_0);
+    const status s = first.read(ids_type{3}, to);
+    REQUIRE(!s.ok());
+    CHECK(s.failure().code == errc::token_id);
+    CHECK(s.failure().message() == "ids: are read as row 0 beyond the table, which has no rows at all");
+    CHECK(first.read({}, to).ok());
+    CHECK(any_id_rows(*nothing, outside_row::ones).read(ids_type{3}, to).ok());
+    CHECK(row == std::vector<float>(64, 1));
+
+    for (const dtype type : {dtype::f32, dtype::q8_0}) {
+        const from_callback empty({5, 0, type},
+                                  [](std::span<const std::int32_t>, std::byte*) -> status { return {}; });
+        for (const outside_row outside : {outside_row::row_0, outside_row::zeros, outside_row::ones})
+            CHECK(any_id_rows(empty, outside).read(ids_type{1, 7, 0}, nullptr).ok());
+    }
 }

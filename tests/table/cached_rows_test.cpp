@@ -1,5 +1,6 @@
 // The cache: the store's rows whatever it keeps, the rows that its policies keep, its bounds and counts.
 #include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/edits.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <span>
 #include <thread>
@@ -219,6 +221,63 @@ TEST_CASE("cached_rows: a failed read changes nothing") {
     store.fails = false;
     CHECK(reads_right(cache, {1, 5, 6}));
     CHECK(cache.counts().misses == 4);
+}
+
+TEST_CASE_TEMPLATE("cached_rows: what was kept before an edit below is read again", Policy,
+                   least_recently_used, least_frequently_used) {
+    const counted_store store;
+    edited_rows view(store);
+    const cached_rows<edited_rows<counted_store>, Policy> cache(view, {.rows = 2});
+    const auto reads = [&](const ids_type& ids, const ids_type& as) {
+        std::vector<float> rows(ids.size() * 3, -1);
+        REQUIRE(cache.read(ids, reinterpret_cast<std::byte*>(rows.data())).ok());
+        return right(as, rows);
+    };
+    CHECK(reads({1, 2}, {1, 2}));
+    CHECK(cache.version() == view.version());
+    REQUIRE(view.replace(2, 7).ok());
+    CHECK(reads({2, 1}, {7, 1}));
+    CHECK(reads({3, 2, 4, 1, 2}, {3, 7, 4, 1, 7}));
+    REQUIRE(view.undo());
+    CHECK(reads({1, 2}, {1, 2}));
+    const auto mean = view.add_mean(ids_type{6});
+    REQUIRE(mean.ok());
+    CHECK(cache.shape().rows == 1001);
+    CHECK(reads({*mean}, {6}));
+    // Without an edit they are kept.
+    const std::uint64_t before = cache.counts().hits;
+    for (int i = 0; i < 3; ++i) CHECK(reads({*mean}, {6}));
+    CHECK(cache.counts().hits == before + 3);
+}
+
+TEST_CASE("cached_rows: what was read while an edit came below is not kept for longer") {
+    struct edited_store {
+        std::function<void()> edit;
+        float number = 1;
+        std::uint64_t edits = 0;
+        [[nodiscard]] table_shape shape() const { return {10, 1, dtype::f32}; }
+        [[nodiscard]] std::uint64_t version() const { return edits; }
+        status read(std::span<const std::int32_t> ids, std::byte* to) const {
+            for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + i * 4, &number, 4);
+            if (edit) edit();
+            return {};
+        }
+    } store;
+    const cached_rows cache(store, {.rows = 5});
+    const auto row = [&] {
+        float number = -1;
+        REQUIRE(cache.read(ids_type{3}, reinterpret_cast<std::byte*>(&number)).ok());
+        return number;
+    };
+    store.edit = [&] {
+        store.number = 2;
+        ++store.edits;
+    };
+    CHECK(row() == 1);
+    store.edit = {};
+    CHECK(row() == 2);
+    CHECK(row() == 2);
+    CHECK(cache.counts().hits == 1);
 }
 
 TEST_CASE("cached_rows: several threads") {

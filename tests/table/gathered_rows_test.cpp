@@ -12,6 +12,7 @@
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
@@ -113,7 +114,8 @@ void check_same(const Backend& backend, dtype type) {
 using two_tables = parallel<stem_hybrid, meki>;
 using stems_by_map = mixture<hash, stem>;
 
-#define FOR_EACH_BLOCK stem, stem_gate, two_tables, meki_training, retoken<mlp>, mort<stem>, stems_by_map
+#define FOR_EACH_BLOCK \
+    stem, stem_gate, two_tables, meki_training, retoken<mlp>, tiffin_test::mort_of_three<stem>, stems_by_map
 
 }  // namespace
 
@@ -143,7 +145,7 @@ TEST_CASE("gathered_rows: a layer of gathered tables alone reads no ids; its ids
 }
 
 TEST_CASE_TEMPLATE("gathered_rows: a knowledge edit, in any block: a token's rows are another's", Block, stem,
-                   two_tables, retoken<mlp>, mort<stem>) {
+                   two_tables, retoken<mlp>, tiffin_test::mort_of_three<stem>) {
     constexpr std::size_t d_model = 32;
     tables_apart both(Block{}, {d_model, 64, vocab}, dtype::f32);
     auto layer = prepare<Block>(both.gathered_all, simd{});

@@ -1,15 +1,21 @@
 // The two calls, and the schedule of a stack: what is read when, and that rows are always those asked for.
+#include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/edits.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_schedule.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include "executor/in_child.hpp"
 #include "support/doctest.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <semaphore>
 #include <span>
 #include <stdexcept>
@@ -30,6 +36,7 @@ public:
 
     [[nodiscard]] table_shape shape() const { return {rows_, 2, dtype::f32}; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        ++begun;
         if (waits) leave.acquire();
         ++reads;
         rows_read += ids.size();
@@ -43,13 +50,23 @@ public:
     }
 
     mutable std::counting_semaphore<> leave{0};
-    mutable std::atomic<std::size_t> reads{0}, rows_read{0};
+    mutable std::atomic<std::size_t> begun{0}, reads{0}, rows_read{0};
     std::atomic<bool> waits{false}, fails{false}, throws{false};
 
 private:
     float number_;
     std::size_t rows_;
 };
+
+bool right_rows(const result<gathered_rows>& got, const ids_type& ids, float number = 0) {
+    if (!got.ok() || got->index.size() != ids.size()) return false;
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+        float row[2];
+        std::memcpy(row, got->row(t), sizeof row);
+        if (row[0] != static_cast<float>(ids[t]) || row[1] != number) return false;
+    }
+    return true;
+}
 
 void check_rows(const result<gathered_rows>& got, const ids_type& ids, float number = 0) {
     REQUIRE(got.ok());
@@ -228,4 +245,214 @@ TEST_CASE("row_schedule: a failed layer ends the pass; the next pass is whole; a
     const watched_store shorter(4, 50);
     row_schedule unequal({a, shorter});
     CHECK(unequal.begin(ids_type{60}).failure().code == errc::token_id);
+}
+
+TEST_CASE("row_schedule: more layers ahead than there are, and no layers at all") {
+    const watched_store a(1), b(2);
+    row_schedule rows({a, b}, ~std::size_t{0});
+    REQUIRE(rows.begin(ids_type{4}).ok());
+    check_rows(rows.next(), {4}, 1);
+    check_rows(rows.next(), {4}, 2);
+    row_schedule none({}, ~std::size_t{0});
+    CHECK(none.begin(ids_type{4}).ok());
+    CHECK(none.next().failure().code == errc::size);
+}
+
+// The count of reads tells when the edited ids have been looked up: an edit comes too late for them then.
+TEST_CASE("prefetched_rows: rows prefetched before an edit are read again") {
+    watched_store store;
+    edited_rows view(store);
+    prefetched_rows rows(view);
+    const ids_type ids{3, 9, 3};
+    const auto prefetch_twice = [&] {
+        const std::size_t before = store.reads;
+        REQUIRE(rows.prefetch(ids).ok());
+        REQUIRE(rows.prefetch(ids).ok());
+        while (store.reads != before + 2) std::this_thread::yield();
+    };
+    prefetch_twice();
+    REQUIRE(view.replace(3, 5).ok());
+    check_rows(rows.gather(ids), {5, 9, 5});
+    check_rows(rows.gather(ids), {5, 9, 5});
+    CHECK(store.reads == 4);
+
+    prefetch_twice();
+    REQUIRE(view.undo());
+    check_rows(rows.gather(ids), ids);
+    check_rows(rows.gather(ids), ids);
+    CHECK(store.reads == 8);
+
+    prefetch_twice();  // nothing is read again without an edit
+    check_rows(rows.gather(ids), ids);
+    check_rows(rows.gather(ids), ids);
+    CHECK(store.reads == 10);
+}
+
+TEST_CASE("prefetched_rows: an edit while rows are being read; one after a failed read") {
+    watched_store store;
+    edited_rows view(store);
+    prefetched_rows rows(view);
+    const ids_type ids{3};
+    store.waits = true;
+    REQUIRE(rows.prefetch(ids).ok());
+    while (store.begun == 0) std::this_thread::yield();
+    REQUIRE(view.replace(3, 5).ok());  // does not wait for the read
+    store.leave.release(2);
+    check_rows(rows.gather(ids), {5});
+
+    store.waits = false;
+    store.fails = true;
+    const std::size_t before = store.reads;
+    REQUIRE(rows.prefetch(ids).ok());
+    while (store.reads == before) std::this_thread::yield();
+    store.fails = false;
+    REQUIRE(view.replace(3, 6).ok());
+    check_rows(rows.gather(ids), {6});
+}
+
+TEST_CASE("prefetched_rows: edits from this thread while the other reads") {
+    watched_store store;
+    edited_rows view(store);
+    cached_rows cache(view, {.rows = 4});
+    prefetched_rows rows(view), kept(cache);
+    const ids_type ids{3, 9};
+    std::size_t wrong = 0;
+    for (int i = 0; i < 300; ++i) {
+        const std::int32_t by = i % 50 + 10;
+        REQUIRE(rows.prefetch(ids).ok());
+        REQUIRE(kept.prefetch(ids).ok());
+        if (i % 3 == 0) REQUIRE(view.add_mean(ids).ok());
+        REQUIRE(view.replace(3, by).ok());
+        wrong += !right_rows(rows.gather(ids), {by, 9});
+        wrong += !right_rows(kept.gather(ids), {by, 9});
+        if (i % 2 == 0) REQUIRE(view.undo());
+    }
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("row_schedule: rows read ahead of an edit are read again") {
+    watched_store a(1), b(2);
+    edited_rows view_a(a), view_b(b);
+    row_schedule rows({view_a, view_b});
+    const ids_type ids{4, 7};
+    REQUIRE(rows.begin(ids).ok());
+    while (a.reads != 1) std::this_thread::yield();
+    REQUIRE(view_a.replace(4, 8).ok());
+    check_rows(rows.next(), {8, 7}, 1);
+    while (b.reads != 1) std::this_thread::yield();
+    REQUIRE(view_b.replace(7, 9).ok());
+    check_rows(rows.next(), {4, 9}, 2);
+    CHECK(a.reads == 2);
+    CHECK(b.reads == 2);
+    REQUIRE(rows.begin(ids).ok());  // and not without an edit
+    check_rows(rows.next(), {8, 7}, 1);
+    check_rows(rows.next(), {4, 9}, 2);
+    CHECK(a.reads == 3);
+    CHECK(b.reads == 3);
+}
+
+// Wrong rows came: those read last into the memory that was to become larger.
+TEST_CASE("prefetched_rows, row_schedule: no earlier rows where memory was short" NOT_UNDER_SANITIZERS) {
+    struct growing_store {
+        std::size_t width = 2;
+        [[nodiscard]] table_shape shape() const { return {100, width, dtype::f32}; }
+        status read(std::span<const std::int32_t> ids, std::byte* to) const {
+            const watched_store rows;
+            return rows.read(ids, to);
+        }
+    } store;
+    prefetched_rows rows(store);
+    row_schedule schedule({store});
+    check_rows(rows.gather(ids_type{1}), {1});
+    check_rows(rows.gather(ids_type{2}), {2});
+    check_rows(rows.gather(ids_type{3}), {3});
+    REQUIRE(schedule.begin(ids_type{1}).ok());
+    check_rows(schedule.next(), {1});
+    store.width = std::size_t{1} << 55;
+    CHECK_THROWS_AS(static_cast<void>(rows.prefetch(ids_type{4})), std::bad_alloc);
+    CHECK_THROWS_AS(static_cast<void>(rows.gather(ids_type{5})), std::bad_alloc);
+    CHECK_THROWS_AS(static_cast<void>(schedule.begin(ids_type{4})), std::bad_alloc);
+    store.width = 2;
+    check_rows(rows.gather(ids_type{4}), {4});
+    check_rows(rows.gather(ids_type{5}), {5});
+    CHECK(schedule.next().failure().code == errc::size);  // no pass
+    REQUIRE(schedule.begin(ids_type{4}).ok());
+    check_rows(schedule.next(), {4});
+}
+
+TEST_CASE("prefetched_rows: in a child of fork(), rows read before and there" NOT_UNDER_TSAN) {
+    watched_store store;
+    auto rows = std::make_unique<prefetched_rows>(store);
+    check_rows(rows->gather(ids_type{1}), {1});
+    REQUIRE(rows->prefetch(ids_type{2}).ok());
+    while (store.reads != 2) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // until the reader sleeps
+    CHECK(tiffin_test::holds_in_child([&] {
+        bool right = right_rows(rows->gather(ids_type{2}), {2}) && store.reads == 2;
+        for (std::int32_t i = 3; i < 9; ++i)
+            right = right && rows->prefetch(ids_type{i, 50}).ok() && rows->prefetch(ids_type{i}).ok() &&
+                    right_rows(rows->gather(ids_type{i}), {i});
+        store.fails = true;
+        right = right && rows->prefetch(ids_type{90}).ok() && !rows->gather(ids_type{90}).ok();
+        prefetched_rows own(store);  // its thread may get the handle of the one that is not there
+        rows.reset();
+        store.fails = false;
+        return right && own.prefetch(ids_type{4}).ok() && right_rows(own.gather(ids_type{4}), {4});
+    }));
+    check_rows(rows->gather(ids_type{2}), {2});
+}
+
+TEST_CASE("prefetched_rows: in a child of fork() that came during a read" NOT_UNDER_TSAN) {
+    watched_store store;
+    const cached_rows cache(store, {.rows = 10});  // locked by the read
+    auto rows = std::make_unique<prefetched_rows>(cache);
+    check_rows(rows->gather(ids_type{1}), {1});
+    store.waits = true;
+    REQUIRE(rows->prefetch(ids_type{2}).ok());
+    REQUIRE(rows->prefetch(ids_type{3}).ok());
+    while (store.begun != 2) std::this_thread::yield();
+    CHECK(tiffin_test::holds_in_child([&] {
+        bool failed = true;
+        for (const std::int32_t id : {2, 3, 1, 4}) {
+            failed = failed && rows->prefetch(ids_type{id}).ok();
+            const auto got = rows->gather(ids_type{id});
+            failed = failed && !got.ok() && got.failure().code == errc::file &&
+                     got.failure().message().find("store: was being read by a thread") == 0;
+        }
+        rows.reset();
+        return failed;
+    }));
+    store.leave.release(2);
+    check_rows(rows->gather(ids_type{2}), {2});
+    check_rows(rows->gather(ids_type{3}), {3});
+}
+
+TEST_CASE("row_schedule: in a child of fork()" NOT_UNDER_TSAN) {
+    watched_store a(1), b(2), c(3);
+    auto rows = std::make_unique<row_schedule>(std::vector<row_store_ref>{a, b, c});
+    const ids_type ids{4};
+    REQUIRE(rows->begin(ids).ok());
+    check_rows(rows->next(), ids, 1);
+    while (b.reads != 1) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(tiffin_test::holds_in_child([&] {
+        bool right = right_rows(rows->next(), ids, 2) && right_rows(rows->next(), ids, 3);
+        right = right && rows->begin(ids_type{5}).ok();
+        for (const float number : {1.0f, 2.0f, 3.0f}) right = right && right_rows(rows->next(), {5}, number);
+        rows.reset();
+        return right;
+    }));
+    check_rows(rows->next(), ids, 2);
+    check_rows(rows->next(), ids, 3);
+    c.waits = true;
+    REQUIRE(rows->begin(ids).ok());
+    for (const float number : {1.0f, 2.0f}) check_rows(rows->next(), ids, number);
+    while (c.begun != 2) std::this_thread::yield();
+    CHECK(tiffin_test::holds_in_child([&] {
+        const bool failed = !rows->next().ok() && rows->begin(ids_type{5}).ok() && !rows->next().ok();
+        rows.reset();
+        return failed;
+    }));
+    c.leave.release();
+    check_rows(rows->next(), ids, 3);
 }

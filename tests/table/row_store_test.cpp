@@ -1,4 +1,7 @@
 // Stores of rows: what they read, in every format, and what they refuse.
+#include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/joined_columns.hpp>
+#include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
@@ -93,5 +96,28 @@ TEST_CASE("row_store: what is refused") {
         REQUIRE(!outside);
         CHECK(outside.failure().code == errc::token_id);
         CHECK(outside.failure().message().find("ids[1] = " + std::to_string(id)) != std::string::npos);
+    }
+}
+
+TEST_CASE("row_store: rows without numbers, and tables without rows, through what stands on a store") {
+    const auto copies_nothing = [](std::span<const std::int32_t>, std::byte*) -> status { return {}; };
+    for (const table_shape& shape : {table_shape{5, 0, dtype::f32}, table_shape{0, 4, dtype::f32}}) {
+        const from_callback store(shape, copies_nothing);
+        const std::vector<std::int32_t> ids(shape.rows == 0 ? 0 : 3, 4);
+        const cached_rows cache(store, {.bytes = 1000});
+        CHECK(cache.capacity() == 0);
+        CHECK(cache.read(ids, nullptr).ok());
+        CHECK(cache.read(ids, nullptr).ok());
+        const auto joined = joined_columns::of({store, cache});
+        REQUIRE(joined.ok());
+        CHECK(joined->read(ids, nullptr).ok());
+        prefetched_rows rows(*joined);
+        REQUIRE(rows.prefetch(ids).ok());
+        const auto got = rows.gather(ids);
+        REQUIRE(got.ok());
+        CHECK(got->index.size() == ids.size());
+        CHECK(got->bytes() == 0);
+        if (shape.rows == 0)
+            CHECK(rows.gather(std::vector<std::int32_t>{0}).failure().code == errc::token_id);
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/fork_mark.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -14,9 +15,11 @@ TIFFIN_BEGIN
 
 // Runs tasks on the calling thread and on threads that it keeps: task i on thread i mod threads.
 // Between calls the threads watch for the next one for `awake`, which costs a core each; then they sleep.
-// Calls from several threads at once, and from within a task, are run by their callers alone.
-// Errors: the constructor throws std::system_error where a thread cannot be had.
-// Cost: a hand-over of about a microsecond while awake, of some tens from sleep.
+// Calls from several threads at once, and from within a task, are run by their callers alone; so are those in
+// a child of fork(), where the threads are not. Precondition: no task calls fork() to go on in the child.
+// Errors: the constructor throws std::system_error where a thread cannot be had, and has ended the others.
+// Cost: a hand-over of about a microsecond while awake, of some tens from sleep. On systems that do not wipe
+//   memory in a child (Linux does from 4.14 on), a system call to find out whether this is one.
 //
 //     tiffin::thread_team team(8);
 //     layer(x, token_ids, y, team);
@@ -24,13 +27,18 @@ class thread_team {
 public:
     explicit thread_team(std::size_t threads = std::thread::hardware_concurrency(),
                          std::chrono::microseconds awake = std::chrono::microseconds(200))
-        : threads_(threads > 0 ? threads : 1), awake_(awake) {
+        : thread_team(alone{}, threads, awake) {
+        // Where a thread cannot be had, the destructor ends those that could: the object is made by now.
         others_.reserve(threads_ - 1);
         for (std::size_t i = 1; i < threads_; ++i) others_.emplace_back([this, i] { serve(i); });
     }
     thread_team(const thread_team&) = delete;
     thread_team& operator=(const thread_team&) = delete;
     ~thread_team() {
+        if (!threads_here_.here()) {
+            for (std::thread& other : others_) detail::renew(other);
+            return;
+        }
         task_ = nullptr;
         announce();
         for (std::thread& other : others_) other.join();
@@ -39,7 +47,8 @@ public:
     [[nodiscard]] std::size_t concurrency() const noexcept { return threads_; }
 
     void operator()(std::size_t n, const task_ref& task) noexcept {
-        if (threads_ == 1 || n < 2 || taken_.test_and_set(std::memory_order_acquire)) {
+        if (threads_ == 1 || n < 2 || !threads_here_.here() ||
+            taken_.test_and_set(std::memory_order_acquire)) {
             for (std::size_t i = 0; i < n; ++i) task(i);
             return;
         }
@@ -53,6 +62,10 @@ public:
     }
 
 private:
+    struct alone {};
+    thread_team(alone, std::size_t threads, std::chrono::microseconds awake)
+        : threads_(threads > 0 ? threads : 1), awake_(awake) {}
+
     static void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
@@ -95,6 +108,7 @@ private:
     std::size_t threads_;
     std::chrono::microseconds awake_;
     std::vector<std::thread> others_;
+    detail::fork_mark threads_here_;
     // What all threads look at, apart from what they write.
     alignas(64) std::atomic<std::uint32_t> call_{0};
     std::atomic<std::uint32_t> sleepers_{0};

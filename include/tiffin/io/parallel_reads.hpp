@@ -3,6 +3,7 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/executor/fork_mark.hpp>
 #include <tiffin/io/open_file.hpp>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <mutex>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,8 +65,9 @@ private:
     aligned_buffer memory_;
 };
 
-// Threads that each wait for one read at a time.
-// Errors: those of open_file::read; std::system_error where there is no thread to be had.
+// Threads that each wait for one read at a time: as many as can be had, and the caller's. In a child of
+// fork() they are made anew.
+// Errors: those of open_file::read.
 // Cost: threads that sleep between calls, made by the first, and room for a read each; two hand-overs a call.
 class reading_threads {
 public:
@@ -72,6 +75,7 @@ public:
     reading_threads(const reading_threads&) = delete;
     reading_threads& operator=(const reading_threads&) = delete;
     ~reading_threads() {
+        if (!threads_here_.here()) forget_threads();
         {
             const std::lock_guard lock(mutex_);
             ended_ = true;
@@ -81,8 +85,8 @@ public:
     }
 
     status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
-        while (others_.size() + 1 < std::min(threads_, reads.size()))
-            others_.emplace_back([this, me = others_.size() + 1] { serve(me); });
+        if (!threads_here_.here()) forget_threads();
+        start_threads(std::min(threads_, reads.size()));
         places_.make_room(reads, others_.size() + 1);
         next_ = 0;
         failed_ = {};
@@ -102,6 +106,27 @@ public:
     }
 
 private:
+    // Of another process.
+    void forget_threads() noexcept {
+        for (std::thread& other : others_) tiffin::detail::renew(other);
+        others_.clear();
+        tiffin::detail::renew(mutex_);
+        tiffin::detail::renew(begin_);
+        tiffin::detail::renew(ended_call_);
+        threads_here_.set();
+    }
+    void start_threads(std::size_t threads) {
+#if TIFFIN_EXCEPTIONS
+        try {
+#endif
+            // Begun with the next call: the last one has ended.
+            while (others_.size() + 1 < threads)
+                others_.emplace_back([this, me = others_.size() + 1, seen = call_] { serve(me, seen); });
+#if TIFFIN_EXCEPTIONS
+        } catch (const std::system_error&) {  // fewer do
+        }
+#endif
+    }
     void run(std::size_t me) {
         for (std::size_t i = next_++; i < reads_.size(); i = next_++) {
             const file_read& r = reads_[i];
@@ -114,8 +139,7 @@ private:
             }
         }
     }
-    void serve(std::size_t me) {
-        std::size_t seen = 0;
+    void serve(std::size_t me, std::size_t seen) {
         std::unique_lock lock(mutex_);
         for (;;) {
             begin_.wait(lock, [&] { return ended_ || call_ != seen; });
@@ -136,6 +160,7 @@ private:
     std::size_t call_ = 0;
     std::size_t at_work_ = 0;
     bool ended_ = false;
+    tiffin::detail::fork_mark threads_here_;
     // Of the call.
     const open_file* file_ = nullptr;
     std::span<const file_read> reads_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/executor/fork_mark.hpp>
 #include <tiffin/io/open_file.hpp>
 #include <tiffin/io/parallel_reads.hpp>
 
@@ -20,7 +21,8 @@
 TIFFIN_BEGIN
 namespace io {
 
-// One thread that keeps up to `depth` reads in flight.
+// One thread that keeps up to `depth` reads in flight. In a child of fork() the ring is made anew: its memory
+// is shared with the parent.
 // Errors: those of open_file::read; errc::file where the system has no io_uring for this process.
 // Cost: room for `depth` reads; a system call for as many as end meanwhile.
 class reading_ring {
@@ -38,6 +40,11 @@ public:
     [[nodiscard]] bool works() const noexcept { return error_ == 0; }
 
     status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
+        if (!ring_here_.here()) {
+            if (error_ == 0) ::io_uring_queue_exit(&ring_);
+            error_ = ::io_uring_queue_init(depth, &ring_, 0);
+            ring_here_.set();
+        }
         if (error_ != 0)
             return file.refuse("io_uring cannot be had: " +
                                detail::reason({-error_, std::generic_category()}));
@@ -88,6 +95,7 @@ private:
     read_places places_;
     ::io_uring ring_{};
     int error_;
+    tiffin::detail::fork_mark ring_here_;
 };
 
 }  // namespace io

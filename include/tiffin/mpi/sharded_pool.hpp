@@ -44,6 +44,7 @@ public:
     // Errors: errc::option where the grid has no power of two of column shards, or more than experts;
     //   errc::size where the width is not that of so many experts in whole blocks of the format, or a column
     //   shard's not that of its experts.
+    static result<sharded_pool> of(const sharded_rows&& table, std::size_t experts) = delete;
     static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
         const auto number = [](std::size_t n) { return std::to_string(n); };
         const table_shape& shape = table.shape();

@@ -40,7 +40,8 @@ TIFFIN_BEGIN
 //   is less, gather() without prefetch().
 // prefetched_rows: it looks at ids by itself and would leave the other ranks waiting where they are wrong, so
 //   check() them before. Prefetch two calls ahead at most and gather each: what it gives up for others, or at
-//   its end, one rank may have read and another not.
+//   its end, one rank may have read and another not. It tells no version (see versioned_rows), for the same
+//   reason: edits below it that come after a prefetch are not seen by that one's gather.
 // Cost: each different id travels once to the ranks of its row, whose blocks travel back, filled up to the
 //   widest block; what several ranks ask for is read once. Two reductions of five numbers, an exchange of
 //   counts, of ids, of rows. Memory for the rows asked for and twice for those that others ask for.

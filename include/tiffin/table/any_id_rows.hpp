@@ -20,13 +20,14 @@ enum class outside_row { row_0, zeros, ones };
 
 // A store that has a row for every id from 0 on: the table's own, and one row for all ids beyond it. Without
 // it such an id is an error.
-// Numerics: zeros and ones are exact in every format of the library. Errors: those of the store.
+// Numerics: zeros and ones are exact in every format of the library. Errors: those of the store;
+//   errc::token_id where row 0 is to be read of a table without rows.
 // Cost: a copy of the ids; row 0 is read once for each id that stands for it.
 // Source: SPEC section 3; row 0: Gemma 3n's per-layer embeddings.
 template <row_store Store>
 class any_id_rows {
 public:
-    // The store must outlive this. Precondition: with outside_row::row_0 it has a row.
+    // The store must outlive this.
     any_id_rows(const Store& store, outside_row outside)
         : store_(&store), inner_(store.shape()), outside_(outside), row_(inner_.row_bytes()) {
         const std::vector<float> numbers(inner_.width, outside == outside_row::ones ? 1.0f : 0.0f);
@@ -39,12 +40,17 @@ public:
                 std::memcpy(row_.data() + i, &one, sizeof one);
         }
     }
+    any_id_rows(const Store&&, outside_row) = delete;
 
     [[nodiscard]] table_shape shape() const noexcept {
         return {std::size_t{std::numeric_limits<std::int32_t>::max()} + 1, inner_.width, inner_.type};
     }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
-        const auto is_outside = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= inner_.rows; };
+        const std::size_t rows = store_->shape().rows;  // an edit may have added some
+        const auto is_outside = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= rows; };
+        if (rows == 0 && outside_ == outside_row::row_0 && !ids.empty())
+            return failure{errc::token_id, "ids",
+                           "are read as row 0 beyond the table, which has no rows at all"};
         std::vector<std::int32_t> inside;
         for (const std::int32_t id : ids)
             if (!is_outside(id))
@@ -58,6 +64,7 @@ public:
         detail::spread_rows(ids.size(), inside.size(), row_.size(), elsewhere, to);
         return {};
     }
+    [[nodiscard]] std::uint64_t version() const { return version_of(*store_); }
 
 private:
     const Store* store_;

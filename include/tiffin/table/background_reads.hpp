@@ -2,13 +2,15 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/executor/fork_mark.hpp>
 #include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -21,13 +23,27 @@ TIFFIN_BEGIN
 // call's rows side by side themselves. To be used by one thread at a time.
 // Errors: the constructor throws std::system_error where there is no thread to be had. What a store throws
 //   on the thread becomes a failure of its read.
+// fork(): in a child, where the thread is not, start() reads before it returns. Where it came during a read,
+//   which may have locked the store, every read is a failure there (errc::file).
 // Cost: a thread that sleeps while there is nothing to read; memory for the most rows that an area ever had.
 class background_reads {
 public:
-    explicit background_reads(std::size_t areas) : areas_(areas), reader_([this] { serve(); }) {}
+    explicit background_reads(std::size_t areas) : areas_(areas) {
+        waiting_.reserve(areas);
+        reader_ = std::thread([this] { serve(); });
+    }
     background_reads(const background_reads&) = delete;
     background_reads& operator=(const background_reads&) = delete;
     ~background_reads() {
+        if (!reader_here_.here()) {
+            detail::renew(reader_);
+            detail::renew(mutex_);
+            detail::renew(changed_);
+            detail::renew(waiting_);  // perhaps half changed, as is how a read ended
+            for (area_of_rows& a : areas_)
+                if (a.busy) detail::renew(a.ended);
+            return;
+        }
         {
             const std::lock_guard lock(mutex_);
             waiting_.clear();
@@ -41,6 +57,10 @@ public:
     // Precondition: the area is not busy; every id lies in the table.
     void start(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {
         make_room(area, store, ids);
+        if (!reader_here_.here()) {
+            areas_[area].ended = run(area);
+            return;
+        }
         {
             const std::lock_guard lock(mutex_);
             areas_[area].busy = true;
@@ -51,16 +71,14 @@ public:
     // The same on the calling thread.
     status read(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {
         make_room(area, store, ids);
-        return run(areas_[area]);
+        return run(area);
     }
 
     // Whether a read into the area has been started and has not ended.
-    [[nodiscard]] bool busy(std::size_t area) {
-        const std::lock_guard lock(mutex_);
-        return areas_[area].busy;
-    }
+    [[nodiscard]] bool busy(std::size_t area) const { return reader_here_.here() && areas_[area].busy; }
     // How the last read into an area ended, once it has.
     status wait(std::size_t area) {
+        if (!reader_here_.here()) return areas_[area].busy ? lost() : areas_[area].ended;
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !areas_[area].busy; });
         return areas_[area].ended;
@@ -78,7 +96,7 @@ private:
         std::span<const std::int32_t> ids;
         aligned_buffer rows;
         status ended;
-        bool busy = false;
+        std::atomic<bool> busy = false;  // changed under the mutex, and to false behind all else
     };
 
     void make_room(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {
@@ -88,21 +106,29 @@ private:
         a.store = store;
         a.ids = ids;
     }
-    static status run(area_of_rows& a) {
+    status run(std::size_t area) {
+        area_of_rows& a = areas_[area];
+        if (!reader_here_.here() &&
+            std::ranges::any_of(areas_, [](const auto& any) { return any.busy.load(); }))
+            return lost();
         return detail::attempt("store", [&] { return a.store.read(a.ids, a.rows.data()); });
+    }
+    static failure lost() {
+        return {errc::file, "store",
+                "was being read by a thread when this process was forked; the child needs one of its own"};
     }
     void serve() {
         std::unique_lock lock(mutex_);
         for (;;) {
             changed_.wait(lock, [&] { return ended_ || !waiting_.empty(); });
             if (waiting_.empty()) return;
-            area_of_rows& a = areas_[waiting_.front()];
-            waiting_.pop_front();
+            const std::size_t area = waiting_.front();
+            waiting_.erase(waiting_.begin());
             lock.unlock();
-            status ended = run(a);
+            status ended = run(area);
             lock.lock();
-            a.ended = std::move(ended);
-            a.busy = false;
+            areas_[area].ended = std::move(ended);
+            areas_[area].busy = false;
             changed_.notify_all();
         }
     }
@@ -110,9 +136,10 @@ private:
     std::vector<area_of_rows> areas_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<std::size_t> waiting_;
+    std::vector<std::size_t> waiting_;
     bool ended_ = false;
-    std::thread reader_;  // last: it uses what is above
+    detail::fork_mark reader_here_;
+    std::thread reader_;
 };
 
 TIFFIN_END

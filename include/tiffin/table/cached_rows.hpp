@@ -47,7 +47,8 @@ struct cache_counts {
     std::uint64_t bytes_read = 0;
 };
 
-// A store in front of another that keeps rows in memory. The same rows come out with it and without it.
+// A store in front of another that keeps rows in memory. The same rows come out with it and without it: where
+// the other's version has changed, all that was kept is dropped.
 //
 // Numerics: bytes are copied. Errors: those of the store; the cache is then as it was.
 // Threads: reads from several threads run one after the other.
@@ -59,7 +60,7 @@ class cached_rows {
 public:
     // The store must outlive this. A limit below one row keeps none.
     cached_rows(const Store& store, const cache_limit& limit) : store_(&store), shape_(store.shape()) {
-        most_ = shape_.rows;
+        most_ = shape_.row_bytes() == 0 ? 0 : shape_.rows;
         if (limit.rows != 0) most_ = std::min(most_, limit.rows);
         if (limit.bytes != 0)
             most_ = std::min(most_, limit.bytes / (shape_.row_bytes() + bytes_beside_a_row));
@@ -68,8 +69,10 @@ public:
         heap_.reserve(most_);
         slots_.reserve(most_);
     }
+    cached_rows(const Store&&, const cache_limit&) = delete;
 
-    [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
+    [[nodiscard]] table_shape shape() const { return store_->shape(); }
+    [[nodiscard]] std::uint64_t version() const { return version_of(*store_); }
     // Rows that the limit allows.
     [[nodiscard]] std::size_t capacity() const noexcept { return most_; }
     [[nodiscard]] cache_counts counts() const {
@@ -80,6 +83,8 @@ public:
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         const std::lock_guard lock(mutex_);
         const std::size_t bytes = shape_.row_bytes();
+        // Asked for before rows are: those that an edit changes meanwhile are dropped by the next read.
+        if (const std::uint64_t now = version_of(*store_); std::exchange(version_, now) != now) drop();
         missing_.clear();
         for (const std::int32_t id : ids)
             if (!slots_.contains(id)) missing_.push_back(id);
@@ -115,6 +120,11 @@ private:
 
     [[nodiscard]] std::byte* row(std::uint32_t slot) const noexcept {
         return const_cast<std::byte*>(rows_.data()) + slot * shape_.row_bytes();
+    }
+    void drop() const noexcept {
+        kept_.clear();
+        heap_.clear();
+        slots_.clear();
     }
     void use(std::uint32_t slot) const {
         kept_row& k = kept_[slot];
@@ -165,11 +175,12 @@ private:
     }
 
     const Store* store_;
-    table_shape shape_;
+    table_shape shape_;  // at first
     std::size_t most_ = 0;
     aligned_buffer rows_;
     // What a read changes, under the mutex.
     mutable std::mutex mutex_;
+    mutable std::uint64_t version_ = 0;        // of what is kept
     mutable std::vector<kept_row> kept_;       // by slot
     mutable std::vector<std::uint32_t> heap_;  // slots
     mutable std::unordered_map<std::int32_t, std::uint32_t> slots_;

@@ -52,6 +52,7 @@ public:
         return table_.shape;
     }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        if (table_.shape.row_bytes() == 0) return {};
         return around_ ? read_around(ids, to) : read_cached(ids, to);
     }
 

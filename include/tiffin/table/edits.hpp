@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,19 +23,24 @@ enum class span_fill { pad_left, pad_right, copy };
 
 // The ids whose rows a span of positions reads instead of its own: one to one where there are as many
 // targets as positions, else as `fill` says. `pad_id` is read by the two paddings only.
-// Errors: errc::option where there is nothing to fill with, or more targets than positions: choose a
-//   subset of as many targets, or their mean (edited_rows::add_mean).
+// Errors: errc::option where there is nothing to fill with; where there are more targets than positions (take
+//   a subset of as many, or their mean, edited_rows::add_mean); where padding is needed without a pad id.
 // Source: STEM section 3.3, SPEC section 3.
 inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
                                                    std::span<const std::int32_t> targets,
                                                    span_fill fill = span_fill::pad_left,
-                                                   std::int32_t pad_id = 0) {
+                                                   std::optional<std::int32_t> pad_id = {}) {
     const std::size_t n = targets.size();
     if (n == 0 || n > positions)
         return failure{errc::option, "targets",
                        "has " + std::to_string(n) + " ids for " + std::to_string(positions) +
                            " positions; it must have 1 to as many, a subset or the mean of more"};
-    std::vector<std::int32_t> ids(positions, fill == span_fill::copy ? targets.back() : pad_id);
+    const bool pads = fill != span_fill::copy && n < positions;
+    if (pads && !pad_id)
+        return failure{errc::option, "pad_id",
+                       "is not given; " + std::to_string(positions - n) + " of " + std::to_string(positions) +
+                           " positions are padding, which reads the row of an id that you choose"};
+    std::vector<std::int32_t> ids(positions, pads ? *pad_id : targets.back());
     const std::size_t first = fill == span_fill::pad_left ? positions - n : 0;
     const std::size_t times = fill == span_fill::copy ? positions / n : 1;
     for (std::size_t i = 0; i < n * times; ++i) ids[first + i] = targets[i / times];
@@ -41,20 +49,31 @@ inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
 
 // The rows of a store with some replaced. The store is not touched and must outlive the view, which is a
 // store itself: views may be stacked (edited_rows<decltype(view)> over(view)). A later edit wins over an
-// earlier one; undo() takes back the last. Not to be changed while another thread reads.
+// earlier one; undo() takes back the last.
+// Threads: edits may come while other threads read, as that of prefetched_rows does: a read finds all of an
+//   edit or nothing of it. Each counts in version(), so that rows read before it are read again.
 //
 //     edited_rows view(table);
-//     const auto mean = view.add_mean(ids_of("Berlin"));         // a row of its own, id table rows + 0
-//     view.replace(id_of("Paris"), *mean);                       // by token id
-//     replace_at(ids, 7, *fill_span(3, targets));                // by position: the ids of a call
+//     const auto mean = view.add_mean(ids_of("Berlin"));            // a row of its own, id table rows + 0
+//     view.replace(id_of("Paris"), *mean);                          // by token id
+//     replace_at(ids, 7, *fill_span(3, targets, span_fill::copy));  // by position: the ids of a call
 template <row_store Store>
 class edited_rows {
 public:
     explicit edited_rows(const Store& store) : store_(&store), shape_(store.shape()) {}
+    explicit edited_rows(const Store&&) = delete;
+    edited_rows(const edited_rows& other)
+        : store_(other.store_), shape_(other.shape_), edits_(other.edits_so_far()) {}
+    edited_rows& operator=(const edited_rows&) = delete;
 
     // The store's rows and those added.
-    [[nodiscard]] table_shape shape() const noexcept {
-        return {shape_.rows + added_.size() / shape_.row_bytes(), shape_.width, shape_.type};
+    [[nodiscard]] table_shape shape() const {
+        const std::lock_guard lock(mutex_);
+        return {shape_.rows + edits_.rows_added, shape_.width, shape_.type};
+    }
+    [[nodiscard]] std::uint64_t version() const {
+        const std::lock_guard lock(mutex_);
+        return edits_.count + version_of(*store_);
     }
 
     // Whoever reads row `id` gets row `by` as it is stored or was added: edits do not follow one another.
@@ -62,18 +81,23 @@ public:
     status replace(std::int32_t id, std::int32_t by) {
         const std::int32_t both[]{id, by};
         if (status s = check_ids(both, shape()); !s) return s;
-        replaced_.emplace_back(id, by);
+        const std::lock_guard lock(mutex_);
+        edits_.replaced.emplace_back(id, by);
+        ++edits_.count;
         return {};
     }
     // Takes the last replacement back; whether there was one.
-    bool undo() noexcept {
-        if (replaced_.empty()) return false;
-        replaced_.pop_back();
+    bool undo() {
+        const std::lock_guard lock(mutex_);
+        if (edits_.replaced.empty()) return false;
+        edits_.replaced.pop_back();
+        ++edits_.count;
         return true;
     }
 
     // Adds the mean of rows, taken in double and rounded to the table's format. Gives its id.
-    // Errors: errc::token_id; errc::option where there are no ids; those of the store.
+    // Errors: errc::token_id; errc::option where there are no ids; errc::size where no int32 is left as its
+    //   id; those of the store.
     result<std::int32_t> add_mean(std::span<const std::int32_t> ids) {
         if (ids.empty()) return failure{errc::option, "ids", "is empty; a mean is that of one row or more"};
         if (status s = check_ids(ids, shape()); !s) return s.failure();
@@ -88,44 +112,72 @@ public:
         for (std::size_t i = 0; i < sums.size(); ++i)
             numbers[i] = static_cast<float>(sums[i] / static_cast<double>(ids.size()));
         encode_row(shape_, numbers.data(), row.data());
-        added_.insert(added_.end(), row.begin(), row.end());
-        return static_cast<std::int32_t>(shape().rows - 1);
+        const std::lock_guard lock(mutex_);
+        const std::size_t id = shape_.rows + edits_.rows_added;
+        if (id > std::size_t{std::numeric_limits<std::int32_t>::max()})
+            return failure{errc::size, "ids",
+                           "are int32 and cannot tell a row beyond the " + std::to_string(id) + " there are"};
+        edits_.added.insert(edits_.added.end(), row.begin(), row.end());
+        ++edits_.rows_added;
+        ++edits_.count;
+        return static_cast<std::int32_t>(id);
     }
 
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
-        if (replaced_.empty() && added_.empty()) return store_->read(ids, to);
-        std::vector<std::int32_t> stored(ids.begin(), ids.end());
-        for (std::int32_t& id : stored) {
-            const auto edit = std::find_if(replaced_.rbegin(), replaced_.rend(),
-                                           [&](const auto& one) { return one.first == id; });
-            if (edit != replaced_.rend()) id = edit->second;
+        std::vector<std::int32_t> stored;
+        {
+            const std::lock_guard lock(mutex_);
+            if (!edits_.replaced.empty() || edits_.rows_added != 0)
+                for (const std::int32_t id : ids) stored.push_back(edits_.row_of(id));
         }
-        return read_stored(stored, to);
+        // Without the lock, which nobody is to wait for while rows are read.
+        return stored.empty() ? store_->read(ids, to) : read_stored(stored, to);
     }
 
 private:
-    // Rows as they are stored or were added, runs of stored ones in one go.
-    status read_stored(std::span<const std::int32_t> ids, std::byte* to) const {
-        const std::size_t bytes = shape_.row_bytes();
-        const auto is_added = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= shape_.rows; };
-        for (std::size_t i = 0; i < ids.size();) {
-            std::size_t end = i + 1;
-            if (is_added(ids[i])) {
-                std::memcpy(to + i * bytes,
-                            added_.data() + (static_cast<std::size_t>(ids[i]) - shape_.rows) * bytes, bytes);
-            } else {
-                while (end < ids.size() && !is_added(ids[end])) ++end;
-                if (status s = store_->read(ids.subspan(i, end - i), to + i * bytes); !s) return s;
-            }
-            i = end;
+    struct edit_list {
+        std::vector<std::pair<std::int32_t, std::int32_t>> replaced;
+        std::vector<std::byte> added;
+        std::size_t rows_added = 0;
+        std::uint64_t count = 0;  // of all changes, those taken back too
+
+        [[nodiscard]] std::int32_t row_of(std::int32_t id) const noexcept {
+            const auto edit = std::find_if(replaced.rbegin(), replaced.rend(),
+                                           [&](const auto& one) { return one.first == id; });
+            return edit == replaced.rend() ? id : edit->second;
         }
+    };
+
+    [[nodiscard]] edit_list edits_so_far() const {
+        const std::lock_guard lock(mutex_);
+        return edits_;
+    }
+    [[nodiscard]] bool is_added(std::int32_t id) const noexcept {
+        return static_cast<std::size_t>(id) >= shape_.rows;
+    }
+    // Rows as they are stored or were added.
+    status read_stored(std::span<const std::int32_t> ids, std::byte* to) const {
+        std::vector<std::int32_t> own;
+        for (const std::int32_t id : ids)
+            if (!is_added(id)) own.push_back(id);
+        if (!own.empty())
+            if (status s = store_->read(own, to); !s) return s;
+        // What was added stays as it is, but not where it is.
+        const std::lock_guard lock(mutex_);
+        const std::size_t bytes = shape_.row_bytes();
+        const auto added = [&](std::size_t i) {
+            return is_added(ids[i])
+                       ? edits_.added.data() + (static_cast<std::size_t>(ids[i]) - shape_.rows) * bytes
+                       : nullptr;
+        };
+        detail::spread_rows(ids.size(), own.size(), bytes, added, to);
         return {};
     }
 
     const Store* store_;
-    table_shape shape_;
-    std::vector<std::pair<std::int32_t, std::int32_t>> replaced_;
-    std::vector<std::byte> added_;
+    table_shape shape_;  // of the store
+    mutable std::mutex mutex_;
+    edit_list edits_;
 };
 
 // Puts the ids of an edit in place of those that positions from `first` on would read. The ids of a call are

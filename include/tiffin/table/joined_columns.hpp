@@ -39,15 +39,22 @@ public:
     [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         std::vector<std::byte> rows;
+        std::size_t first = 0;
         for (const row_store_ref& part : parts_) {
             const std::size_t bytes = part.shape().row_bytes();
+            if (bytes == 0) continue;
             rows.resize(ids.size() * bytes);
             if (status s = part.read(ids, rows.data()); !s) return s;
             for (std::size_t i = 0; i < ids.size(); ++i)
-                std::memcpy(to + i * shape_.row_bytes(), rows.data() + i * bytes, bytes);
-            to += bytes;
+                std::memcpy(to + i * shape_.row_bytes() + first, rows.data() + i * bytes, bytes);
+            first += bytes;
         }
         return {};
+    }
+    [[nodiscard]] std::uint64_t version() const {
+        std::uint64_t sum = 0;  // grows with each of them
+        for (const row_store_ref& part : parts_) sum += part.version();
+        return sum;
     }
 
 private:

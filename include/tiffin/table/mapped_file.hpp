@@ -42,6 +42,7 @@ public:
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         if (status s = mapping_.file().check_size(table_.end()); !s) return s;
         const std::size_t bytes = table_.shape.row_bytes();
+        if (bytes == 0) return {};
         // A look at the first row, as each page of it would be waited for; then at whether others were.
         std::byte first{};
         const bool cached = ids.empty() || mapping_.file().read_cached(table_.row(ids[0]), &first, 1);

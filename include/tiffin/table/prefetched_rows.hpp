@@ -25,8 +25,10 @@ TIFFIN_BEGIN
 //     layer(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
 //
 // A prefetch is advice: the rows of two calls may be in flight, and those that nobody gathers make room for
-// later ones. gather() reads at once what was not prefetched, so that its rows are always those of its ids.
-// Errors: errc::token_id; of gather(), those of the store. A failed read is tried again by the next call.
+// later ones. gather() reads at once what was not prefetched, and again what was prefetched before the
+// store's version changed, so that its rows are always those of its ids.
+// Errors: errc::token_id; of gather(), those of the store and of background_reads. A failed read is tried
+//   again by the next call.
 // Cost: three calls' rows in memory.
 class prefetched_rows {
 public:
@@ -38,8 +40,9 @@ public:
         if (status s = check_ids(ids, store_.shape()); !s) return s;
         const std::size_t area = free_area();
         if (reads_.busy(area)) return {};
-        expect(area, ids);
+        take(area, ids);
         reads_.start(area, store_, calls_[area].distinct.ids());
+        calls_[area].expected = true;
         return {};
     }
 
@@ -50,20 +53,15 @@ public:
         std::size_t area = 0;
         while (area < areas && !(calls_[area].expected && std::ranges::equal(calls_[area].given, ids)))
             ++area;
-        if (area < areas) {
-            if (const status s = reads_.wait(area); !s) {
-                calls_[area].expected = false;
-                return s.failure();
-            }
-        } else {
-            area = free_area();
-            static_cast<void>(reads_.wait(area));
-            expect(area, ids);
-            if (const status s = reads_.read(area, store_, calls_[area].distinct.ids()); !s) {
-                calls_[area].expected = false;
-                return s.failure();
-            }
+        const bool expected = area < areas;
+        if (!expected) area = free_area();
+        status read = reads_.wait(area);
+        if (!expected || calls_[area].version != store_.version()) {
+            take(area, ids);
+            read = reads_.read(area, store_, calls_[area].distinct.ids());
         }
+        calls_[area].expected = read.ok();
+        if (!read) return read.failure();
         delivered_ = area;
         return reads_.rows(area, calls_[area].distinct.index());
     }
@@ -72,7 +70,8 @@ private:
     static constexpr std::size_t areas = 3;  // one delivered, two in flight
     struct call {
         bool expected = false;
-        std::size_t number = 0;  // later ones have larger numbers
+        std::size_t number = 0;     // later ones have larger numbers
+        std::uint64_t version = 0;  // the store's before the rows are read
         std::vector<std::int32_t> given;
         distinct_ids distinct;
     };
@@ -87,12 +86,14 @@ private:
         }
         return best;
     }
-    void expect(std::size_t area, std::span<const std::int32_t> ids) {
+    // An area for the rows of a call, which nobody is to expect until they have been asked for.
+    void take(std::size_t area, std::span<const std::int32_t> ids) {
         call& c = calls_[area];
+        c.expected = false;
         c.given.assign(ids.begin(), ids.end());
         c.distinct.assign(ids);
-        c.expected = true;
         c.number = ++number_;
+        c.version = store_.version();
     }
 
     row_store_ref store_;

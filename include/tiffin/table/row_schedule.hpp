@@ -17,7 +17,7 @@
 TIFFIN_BEGIN
 
 // Rows of one store a layer for the same tokens, pass by pass through the stack, of many tokens (prefill) or
-// of one (decode). Each different row is read once a layer.
+// of one (decode). Each different row is read once a layer, and again where the store's version has changed.
 //
 //     row_schedule rows({tables.begin(), tables.end()});
 //     if (status s = rows.begin(ids); !s) ...                       // begins to read for the first layers
@@ -27,24 +27,29 @@ TIFFIN_BEGIN
 //         ...
 //     }
 //
-// Errors: begin(): errc::token_id; next(): those of the store, and errc::size beyond the last layer. After a
-//   failure begin() starts afresh. Not to be used by two threads at a time.
+// Errors: begin(): errc::token_id; next(): those of the store and of background_reads, and errc::size beyond
+//   the last layer. After a failure begin() starts afresh. Not to be used by two threads at a time.
 // Cost: rows of 1 + `ahead` layers in memory.
 class row_schedule {
 public:
     // `layers`: a store a layer, which must outlive this. `ahead`: layers read beyond the one that computes.
     explicit row_schedule(std::vector<row_store_ref> layers, std::size_t ahead = 1)
-        : layers_(std::move(layers)), ahead_(ahead), next_(layers_.size()), reads_(1 + ahead) {}
+        : layers_(std::move(layers)),
+          ahead_(std::min(ahead, layers_.size())),
+          next_(layers_.size()),
+          versions_(1 + ahead_),
+          reads_(1 + ahead_) {}
 
     // Begins a pass of the stack, whether or not the last has ended. The ids are copied.
     status begin(std::span<const std::int32_t> ids) {
         for (const row_store_ref& layer : layers_)
             if (status s = check_ids(ids, layer.shape()); !s) return s;
+        next_ = layers_.size();  // until all is under way
         // What the last pass has in flight reads the ids that are about to change.
         for (std::size_t area = 0; area <= ahead_; ++area) static_cast<void>(reads_.wait(area));
         distinct_.assign(ids);
+        for (std::size_t layer = 0; layer < ahead_; ++layer) start(layer);
         next_ = 0;
-        for (std::size_t layer = 0; layer < std::min(ahead_, layers_.size()); ++layer) start(layer);
         return {};
     }
 
@@ -53,16 +58,17 @@ public:
         if (next_ == layers_.size())
             return failure{errc::size, "next",
                            "the pass has no layer " + std::to_string(next_) + "; begin() starts another"};
-        const std::size_t layer = next_++;
+        const std::size_t layer = std::exchange(next_, layers_.size());  // the last unless all goes well
         if (layer + ahead_ < layers_.size()) start(layer + ahead_);
         const auto since = std::chrono::steady_clock::now();
-        const status read = reads_.wait(area_of(layer));
+        const std::size_t area = area_of(layer);
+        status read = reads_.wait(area);
+        if (const std::uint64_t now = layers_[layer].version(); std::exchange(versions_[area], now) != now)
+            read = reads_.read(area, layers_[layer], distinct_.ids());
         waited_ += std::chrono::steady_clock::now() - since;
-        if (!read) {
-            next_ = layers_.size();
-            return read.failure();
-        }
-        return reads_.rows(area_of(layer), distinct_.index());
+        if (!read) return read.failure();
+        next_ = layer + 1;
+        return reads_.rows(area, distinct_.index());
     }
 
     // How long next() has waited for rows, in all passes so far.
@@ -70,12 +76,16 @@ public:
 
 private:
     [[nodiscard]] std::size_t area_of(std::size_t layer) const noexcept { return layer % (1 + ahead_); }
-    void start(std::size_t layer) { reads_.start(area_of(layer), layers_[layer], distinct_.ids()); }
+    void start(std::size_t layer) {
+        versions_[area_of(layer)] = layers_[layer].version();
+        reads_.start(area_of(layer), layers_[layer], distinct_.ids());
+    }
 
     std::vector<row_store_ref> layers_;
     std::size_t ahead_;
     std::size_t next_;
     distinct_ids distinct_;
+    std::vector<std::uint64_t> versions_;  // by area, the store's before it is read
     std::chrono::duration<double> waited_{};
     background_reads reads_;  // last: it reads what is above
 };

@@ -30,13 +30,31 @@ struct table_shape {
 // which has room for them; it changes nothing else and may be called from several threads. Where it fails,
 // what then lies at `to` is of no use.
 // Precondition of read: every id lies in the table, see check_ids.
+// Rows may be added; their width and format stay. A child of fork() may read no store that another thread was
+// reading at the time.
 template <class S>
 concept row_store = requires(const S& store, std::span<const std::int32_t> ids, std::byte* to) {
     { store.shape() } -> std::convertible_to<table_shape>;
     { store.read(ids, to) } -> std::same_as<status>;
 };
 
-// A reference to a store of any kind. The store must outlive it.
+// A store whose rows may change tells a version, which grows whenever they may have. Those who keep rows or
+// read them ahead then read them again; the rows of a store that tells none are taken to stay.
+template <class S>
+concept versioned_rows = requires(const S& store) {
+    { store.version() } -> std::convertible_to<std::uint64_t>;
+};
+
+// What a store tells as its version; 0 where it tells none.
+template <row_store Store>
+[[nodiscard]] std::uint64_t version_of(const Store& store) {
+    if constexpr (versioned_rows<Store>)
+        return store.version();
+    else
+        return 0;
+}
+
+// A reference to a store of any kind. The store must outlive it: a temporary is none that does.
 class row_store_ref {
 public:
     row_store_ref() = default;
@@ -48,15 +66,22 @@ public:
           shape_([](const void* s) -> table_shape { return static_cast<const Store*>(s)->shape(); }),
           read_([](const void* s, std::span<const std::int32_t> ids, std::byte* to) {
               return static_cast<const Store*>(s)->read(ids, to);
-          }) {}
-    // Precondition of both: it refers to a store.
+          }),
+          version_([](const void* s) { return version_of(*static_cast<const Store*>(s)); }) {}
+    template <row_store Store>
+        requires(!std::same_as<Store, row_store_ref>)
+    row_store_ref(const Store&&)
+    = delete;
+    // Precondition of all: it refers to a store.
     [[nodiscard]] table_shape shape() const { return shape_(store_); }
     status read(std::span<const std::int32_t> ids, std::byte* to) const { return read_(store_, ids, to); }
+    [[nodiscard]] std::uint64_t version() const { return version_(store_); }
 
 private:
     const void* store_ = nullptr;
     table_shape (*shape_)(const void*) = nullptr;
     status (*read_)(const void*, std::span<const std::int32_t>, std::byte*) = nullptr;
+    std::uint64_t (*version_)(const void*) = nullptr;
 };
 
 // Errors: errc::token_id for the first id outside the table, with its place.
@@ -116,6 +141,7 @@ void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row&
 template <class Elsewhere>
 void spread_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
                  std::byte* to) {
+    if (bytes == 0) return;  // a row may be null then, and so may `to`
     for (std::size_t i = count; i-- > 0;)
         if (const std::byte* const row = elsewhere(i))
             std::memcpy(to + i * bytes, row, bytes);

@@ -71,9 +71,11 @@ public:
     status run(std::span<const std::int32_t> ids, cudaStream_t after) {
         if (status s = checked(cudaEventRecord(asked_, after), "prefetch"); !s) return s;
         if (status s = checked(cudaStreamWaitEvent(stream_, asked_, 0), "prefetch"); !s) return s;
-        // What a refused fetch admitted never came.
-        if (std::exchange(was_refused_, true))
+        // What a refused fetch admitted never came, and what a store has changed since is old.
+        const std::uint64_t now = version();
+        if (std::exchange(was_refused_, true) || now != version_)
             if (status s = empty_cache(); !s) return s;
+        version_ = now;
         row_cache c = cache_;
         c.ids = ids.data();
         c.tokens = ids.size();
@@ -101,6 +103,8 @@ public:
         was_refused_ = !out.going();
         return out.outcome();
     }
+    // Whether the store's rows are still those of the last fetch.
+    [[nodiscard]] bool is_current() const { return version() == version_; }
     status wait_on(cudaStream_t stream) {
         return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather");
     }
@@ -127,6 +131,10 @@ public:
     [[nodiscard]] const std::int32_t* index() const noexcept { return cache_.index; }
 
 private:
+    // Of a store; a table in memory tells none.
+    [[nodiscard]] std::uint64_t version() const {
+        return wanted_here_.host() != nullptr ? version_of(store_) : 0;
+    }
     template <class T>
     status set(T* data, int byte, std::size_t count) {
         return checked(cudaMemsetAsync(data, byte, count * sizeof(T), stream_), "offloaded rows");
@@ -208,6 +216,7 @@ private:
     std::byte* scratch_ = nullptr;
     std::size_t scratch_bytes_ = 0;
     bool was_refused_ = false;
+    std::uint64_t version_ = 0;  // of the store, before the last fetch
     std::mutex mutex_;
     status read_outcome_;
 };

@@ -1,0 +1,80 @@
+// How an object finds out that fork() has copied it to where its threads are not.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#if defined(__unix__) || defined(__APPLE__)
+#    define TIFFIN_HAS_FORK 1
+#    include <sys/types.h>
+#    include <unistd.h>
+#else
+#    define TIFFIN_HAS_FORK 0
+#endif
+#if defined(__linux__)
+#    include <sys/mman.h>
+#endif
+
+TIFFIN_BEGIN
+namespace detail {
+
+// Tells the process that set the mark from those that fork() has made of it, by a page that the system wipes
+// in them; where it cannot (before Linux 4.14, elsewhere, without memory), by the process's number.
+// Cost: a page, and a read of it for each look; where the number is asked for, a system call for each look.
+class fork_mark {
+public:
+    fork_mark() noexcept {
+#if TIFFIN_HAS_FORK && defined(MADV_WIPEONFORK)
+        // Both round the length up to a page.
+        void* const page = ::mmap(nullptr, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page != MAP_FAILED && ::madvise(page, 1, MADV_WIPEONFORK) == 0)
+            page_ = static_cast<volatile unsigned char*>(page);
+        else if (page != MAP_FAILED)
+            ::munmap(page, 1);
+#endif
+        set();
+    }
+    fork_mark(const fork_mark&) = delete;
+    fork_mark& operator=(const fork_mark&) = delete;
+    ~fork_mark() {
+#if TIFFIN_HAS_FORK && defined(MADV_WIPEONFORK)
+        if (page_ != nullptr) ::munmap(const_cast<unsigned char*>(page_), 1);
+#endif
+    }
+
+    // Makes this process the one that is told from the others.
+    void set() noexcept {
+        if (page_ != nullptr) *page_ = 1;
+#if TIFFIN_HAS_FORK
+        process_ = ::getpid();
+#endif
+    }
+    [[nodiscard]] bool here() const noexcept {
+        if (page_ != nullptr) return *page_ != 0;
+#if TIFFIN_HAS_FORK
+        return process_ == ::getpid();
+#else
+        return true;
+#endif
+    }
+
+private:
+    volatile unsigned char* page_ = nullptr;
+#if TIFFIN_HAS_FORK
+    ::pid_t process_ = 0;
+#endif
+};
+
+// Puts a new object in the place of one that threads of another process used, without ending that one. To
+// end it is to wait for them, or to speak to a thread of this process that has got the handle of one of them.
+template <class T>
+void renew(T& object) noexcept {
+    static_assert(std::is_nothrow_default_constructible_v<T>);
+    ::new (static_cast<void*>(std::addressof(object))) T();
+}
+
+}  // namespace detail
+TIFFIN_END
