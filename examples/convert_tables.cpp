@@ -5,12 +5,14 @@
 //
 // Streams: a few megabytes of rows are in memory at a time, whatever the size of the tables.
 #include <tiffin/io/table_file.hpp>
+#include <tiffin/quoted.hpp>
 #include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/joined_columns.hpp>
 
 #include <CLI/CLI.hpp>
 
 #include "support/command_line.hpp"
+#include "support/distinct_files.hpp"
 #include "support/progress_bar.hpp"
 
 #include <algorithm>
@@ -25,6 +27,8 @@ namespace {
 
 using tiffin::direct_file;
 using tiffin::table_location;
+using tiffin::detail::in_quotes;
+using tiffin::detail::printable;
 
 struct arguments {
     std::string input, output;
@@ -50,8 +54,8 @@ std::vector<std::size_t> borders(const tiffin::io::safetensors_file& file, const
     std::vector<std::size_t> at{0};
     const auto told = file.metadata().find(columns_key(args));
     if (args.count == 0 && told == file.metadata().end())
-        throw std::runtime_error(args.input + ": metadata '" + columns_key(args) +
-                                 "' is missing; --count says how many layers of equal width there are");
+        throw std::runtime_error(args.input + ": metadata " + in_quotes(columns_key(args)) +
+                                 " is missing; --count says how many layers of equal width there are");
     if (args.count != 0) {
         if (joined.width % args.count != 0)
             throw std::runtime_error("--count " + std::to_string(args.count) + ": rows have " +
@@ -64,13 +68,13 @@ std::vector<std::size_t> borders(const tiffin::io::safetensors_file& file, const
         std::size_t width = 0;
         const auto [rest, bad] = std::from_chars(p, end, width);
         if (bad != std::errc() || width == 0 || (rest != end && *rest != ','))
-            throw std::runtime_error(args.input + ": metadata '" + told->first + "' = '" + told->second +
-                                     "' is not a list of widths");
+            throw std::runtime_error(args.input + ": metadata " + in_quotes(told->first) + " = " +
+                                     in_quotes(told->second) + " is not a list of widths");
         at.push_back(at.back() + width);
         p = rest;
     }
     if (at.back() != joined.width)
-        throw std::runtime_error(args.input + ": metadata '" + told->first + "' sums to " +
+        throw std::runtime_error(args.input + ": metadata " + in_quotes(told->first) + " sums to " +
                                  std::to_string(at.back()) + "; rows have " + std::to_string(joined.width) +
                                  " numbers");
     return at;
@@ -79,14 +83,15 @@ std::vector<std::size_t> borders(const tiffin::io::safetensors_file& file, const
 void run(const arguments& args) {
     using namespace tiffin;
     if (args.layers.find("{}") == std::string::npos)
-        throw std::runtime_error("--layers " + args.layers + ": has no {} where the layer's number goes");
+        throw std::runtime_error("--layers " + in_quotes(args.layers) +
+                                 ": has no {} where the layer's number goes");
     const auto file = io::safetensors_file::map(args.input).or_throw();
     progress_bar bar;
     io::safetensors_writer writer;
     std::list<direct_file<>> stores;
     std::vector<std::string> converted;
     const auto progress = [&](const std::string& name, double first, double share) {
-        return [&bar, name, first, share](std::size_t done, std::size_t rows) {
+        return [&bar, name = printable(name), first, share](std::size_t done, std::size_t rows) {
             bar.show(first + share * static_cast<double>(done) / static_cast<double>(rows), name);
         };
     };
@@ -102,7 +107,7 @@ void run(const arguments& args) {
             widths += (widths.empty() ? "" : ",") + std::to_string(stores.back().shape().width);
         }
         if (parts.empty())
-            throw std::runtime_error(args.input + ": has no tensor '" + layer_name(args.layers, 0) + "'");
+            throw std::runtime_error(args.input + ": has no tensor " + in_quotes(layer_name(args.layers, 0)));
         joins.push_back(joined_columns::of(parts).or_throw());
         io::add_table(writer, args.joined, joins.back(), progress(args.joined, 0, 1));
     } else {
@@ -121,10 +126,7 @@ void run(const arguments& args) {
     }
     // What else the file says and holds goes over as it is.
     for (const auto& said : file.metadata())
-        if (said.first != columns_key(args) &&
-            std::none_of(converted.begin(), converted.end(),
-                         [&](const std::string& name) { return said.first == io::format_key(name); }))
-            writer.set(said.first, said.second);
+        if (said.first != columns_key(args)) writer.set(said.first, said.second);
     for (const weights::entry& e : file.tensors().entries())
         if (std::find(converted.begin(), converted.end(), e.name) == converted.end())
             writer.add(e.name, e.tensor);
@@ -148,7 +150,8 @@ int main(int argc, char** argv) {
     app.add_option("--joined", args.joined, "Name of the token-major table")->capture_default_str();
     app.add_option("--count", args.count, "Layers of equal width, where the file does not tell the widths");
     return run_command_line(app, "convert_tables", argc, argv, [&] {
-        run(args);
-        return std::string();
+        std::string wrong = overwritten("INPUT", args.input, args.output);
+        if (wrong.empty()) run(args);
+        return wrong;
     });
 }

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "support/command_line.hpp"
+#include "support/distinct_files.hpp"
 #include "support/progress_bar.hpp"
 
 #include <cstddef>
@@ -20,6 +21,7 @@ struct arguments {
 
 // What is wrong, or nothing.
 std::string run(const arguments& args) {
+    if (std::string wrong = overwritten("LAYER", args.layer, args.output); !wrong.empty()) return wrong;
     // Mapped: of the file no more than the rows being folded has to be in memory.
     const auto file = tiffin::io::safetensors_file::map(args.layer);
     if (!file) return file.failure().message();

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "support/command_line.hpp"
+#include "support/distinct_files.hpp"
 #include "support/layer_files.hpp"
 #if defined(TIFFIN_EXAMPLE_CUDA)
 #    include "support/layer_files_on_device.hpp"
@@ -128,6 +129,8 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
 
 // What is wrong, or nothing; no output file then.
 std::string run(const arguments& args) {
+    if (std::string wrong = overwritten("LAYER", args.layer, args.output); !wrong.empty()) return wrong;
+    if (std::string wrong = overwritten("INPUT", args.input, args.output); !wrong.empty()) return wrong;
     if (args.backend == "cuda" ? args.tables != tiffin::dtype::f32 && args.tables != args.weights
                                : args.backend != "simd" && (args.weights != tiffin::dtype::f32 ||
                                                             args.tables != tiffin::dtype::f32))
@@ -165,7 +168,7 @@ std::string run(const arguments& args) {
         if (!in->token_ids.empty()) given.token_ids = std::span(in->token_ids).subspan(first, count);
         if (layer->needs().residual) given.residual = in->residual.from(first, count);
         if (layer->needs().given_width > 0) given.per_layer_input = in->per_layer_input.from(first, count);
-        if (choices > 0) given.routes = routes.data() + first * choices;
+        if (choices > 0) given.routes = std::span(routes).subspan(first * choices, count * choices);
         if (const tiffin::status s = layer->try_call(in->x.from(first, count), given,
                                                      out.rows_from(first, count), workspace, execute);
             !s)

@@ -1,13 +1,17 @@
 // How the example programs that read a command line end.
 #pragma once
 
+#include <tiffin/quoted.hpp>
+
 #include <CLI/CLI.hpp>
 
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <string>
 
-// Parses the command line and runs. Whatever goes wrong is one line on the standard error, and status 1.
+// Parses the command line and runs. Whatever goes wrong is one line on the standard error, in printable ASCII
+// whatever it quotes, and status 1.
 // run: what is wrong, or nothing.
 template <class Run>
 int run_command_line(CLI::App& app, const char* program, int argc, char** argv, const Run& run) {
@@ -21,6 +25,7 @@ int run_command_line(CLI::App& app, const char* program, int argc, char** argv, 
         wrong = e.what();
     }
     if (wrong.empty()) return 0;
-    std::fprintf(stderr, "%s: %s\n", program, wrong.c_str());
+    constexpr std::size_t limit = 16384;  // two paths, and a sentence
+    std::fprintf(stderr, "%s: %s\n", program, tiffin::detail::printable(wrong, limit).c_str());
     return 1;
 }

@@ -22,7 +22,11 @@ void require(bool holds) {
 }
 
 std::size_t byte_size(const tiffin::tensor_view& t) {
-    return t.shape.elements() * size_of(t.type);
+    return bytes_of(t.type, t.shape.elements());
+}
+
+bool is_whole_blocks(const tiffin::tensor_view& t) {
+    return t.shape.rank() > 0 && t.shape[t.shape.rank() - 1] % block_of(t.type) == 0;
 }
 
 void require_equal(const safetensors_file& a, const safetensors_file& b) {
@@ -50,6 +54,9 @@ void check(std::span<const std::byte> bytes) {
         const auto* data = static_cast<const unsigned char*>(e.tensor.data);
         for (std::size_t i = 0; i < byte_size(e.tensor); ++i) touched += data[i];
         writer.add(e.name, e.tensor);
+        // A format that was taken is in the tensor and no longer in the metadata.
+        require(block_of(e.tensor.type) == 1 ||
+                (is_whole_blocks(e.tensor) && !file->metadata().contains(tiffin::io::format_key(e.name))));
     }
     volatile unsigned keep = touched;
     static_cast<void>(keep);

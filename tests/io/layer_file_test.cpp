@@ -8,6 +8,7 @@
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/table/row_store.hpp>
 
 #include "layer_files.hpp"
 #include "support/doctest.hpp"
@@ -49,8 +50,8 @@ void write(const std::filesystem::path& path, const weights& tensors, const opti
 
 std::vector<float> run(const any_layer& layer) {
     workspace memory = layer.make_workspace(tokens, 1);
-    std::vector<float> y(tokens * d);
-    layer(random_rows(tokens, d, 5), random_ids(tokens, vocab, 7), y, memory);
+    std::vector<float> y(tokens * layer.d_model());
+    layer(random_rows(tokens, layer.d_model(), 5), random_ids(tokens, vocab, 7), y, memory);
     return y;
 }
 
@@ -127,12 +128,14 @@ void check_refused(const weights& tensors, const options& metadata, errc code,
     write(file, tensors, metadata);
     const auto opened = open_with<reference<>>(file);
     REQUIRE_FALSE(opened.ok());
-    INFO(opened.failure().message());
+    const std::string message = opened.failure().message();  // what people see, which has an end
+    INFO(message);
     CHECK(opened.failure().code == code);
     CHECK(opened.failure().where == file.string());
+    REQUIRE(message.find(file.string() + ": ") == 0);
     for (const std::string_view word : words) {
         CAPTURE(word);
-        CHECK(opened.failure().what.find(word) != std::string::npos);
+        CHECK(message.find(word, file.string().size()) != std::string::npos);
     }
 }
 
@@ -152,6 +155,78 @@ TEST_CASE("layer files: options that are wrong") {
     check_refused(given, {{"block", "glu"}, {"activation", ""}}, errc::option, {"activation", "''"});
     check_refused(given, {{"block", "glu"}, {"top_k", "2"}}, errc::option, {"top_k", "'glu'", "'2'"});
     check_refused(given, {{"block", "glu"}, {"Activation", "silu"}}, errc::option, {"Activation"});
+}
+
+TEST_CASE("layer files: tensors in blocks are bytes whose format the metadata tells") {
+    for (const dtype type : {dtype::q8_0, dtype::q4_0}) {
+        CAPTURE(name_of(type));
+        const tensor_set tensors(tiffin_test::tensors_wanted(stem_hybrid{}), {{64, 96, vocab}, {}, {}, 0, 3});
+        const weights numbers = tensors.given();
+        std::vector<std::vector<std::byte>> memory;
+        weights given;
+        for (const weights::entry& e : numbers.entries()) {
+            const table_shape rows{e.tensor.shape[0], e.tensor.shape[1], type};
+            std::vector<std::byte>& bytes = memory.emplace_back(rows.rows * rows.row_bytes());
+            for (std::size_t i = 0; i < rows.rows; ++i)
+                encode_row(rows, static_cast<const float*>(e.tensor.data) + i * rows.width,
+                           bytes.data() + i * rows.row_bytes());
+            given.add(e.name, {bytes.data(), type, e.tensor.shape});
+        }
+        const tiffin_test::scratch_folder folder;
+        const std::filesystem::path file = folder / "layer.safetensors";
+        write(file, given, {{"block", "stem_hybrid"}});
+        const auto in_double = open_with<reference<>>(file);
+        REQUIRE_MESSAGE(in_double.ok(), (in_double.ok() ? "" : in_double.failure().message()));
+        CHECK(run(*in_double) == run(any_layer(prepare<stem_hybrid>(given, reference{}, {.tokens = 0}))));
+        const auto opened = open_with<simd_of_any_format>(file);
+        REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? "" : opened.failure().message()));
+        CHECK(run(*opened) ==
+              run(any_layer(prepare<stem_hybrid>(given, simd_of_any_format{}, {.tokens = 0}))));
+        // Rounded numbers, so that formats that were not read could not pass for them.
+        CHECK(run(*opened) !=
+              run(any_layer(prepare<stem_hybrid>(numbers, simd_of_any_format{}, {.tokens = 0}))));
+    }
+}
+
+TEST_CASE("layer files: formats that are wrong") {
+    const tensor_set tensors(tiffin_test::tensors_wanted(swiglu{}), {{32, 64, vocab}, {}, {}, 0, 3});
+    const weights given = tensors.given();
+    const auto refused = [&](const std::string& key, const std::string& value,
+                             std::initializer_list<std::string_view> words) {
+        check_refused(given, {{"block", "glu"}, {key, value}}, errc::option, {key, "'" + value + "'"});
+        check_refused(given, {{"block", "glu"}, {key, value}}, errc::option, words);
+    };
+    refused("up_proj.weight.format", "q8_0", {"tensor 'up_proj.weight' be there in bytes (U8)"});
+    refused("lm_head.weight.format", "q8_0", {"tensor 'lm_head.weight' be there in bytes (U8)"});
+    refused("up_proj.weight.format", "pt", {"one of q8_0, q4_0"});
+    // Bytes without a format, of one that is not known, and bytes that are none of it.
+    const std::vector<std::byte> bytes(64 * 34);
+    weights raw;
+    for (const weights::entry& e : given.entries())
+        raw.add(e.name,
+                e.name == "up_proj.weight" ? tensor_view{bytes.data(), dtype::u8, {64, 34}} : e.tensor);
+    check_refused(raw, {{"block", "glu"}}, errc::dtype, {"up_proj.weight", "U8"});
+    check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "q5_1"}}, errc::option,
+                  {"up_proj.weight.format", "'q5_1'", "one of q8_0, q4_0"});
+    check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "q4_0"}}, errc::shape,
+                  {"'up_proj.weight'", "q4_0", "(64, 34)", "18 bytes"});
+    check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "Q8_0"}}, errc::option,
+                  {"up_proj.weight.format", "'Q8_0'", "one of q8_0, q4_0"});
+    const tiffin_test::scratch_folder folder;
+    write(folder / "layer", raw, {{"block", "glu"}, {"up_proj.weight.format", "q8_0"}});
+    const auto opened = open_with<reference<>>(folder / "layer");
+    CHECK_MESSAGE(opened.ok(), (opened.ok() ? "" : opened.failure().message()));
+}
+
+TEST_CASE("layer files: an endless name leaves room for what is wrong with it") {
+    const tensor_set tensors(tiffin_test::tensors_wanted(swiglu{}), {{d, f, vocab}, {}, {}, 0, 3});
+    const std::string endless = "\n" + std::string(5000, 'n');
+    weights extra = tensors.given();
+    extra.add(endless, tensors.view("up_proj.weight"));
+    check_refused(extra, {{"block", "glu"}}, errc::unused_tensor,
+                  {"\\x0annn", "... (5001 bytes): ", "(21, 9)"});
+    check_refused(tensors.given(), {{"block", "glu"}, {endless, "1"}}, errc::option,
+                  {"... (5001 bytes): is not an option of block 'glu' (its value is '1')"});
 }
 
 TEST_CASE("layer files: tensors that are wrong") {

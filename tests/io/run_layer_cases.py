@@ -9,12 +9,14 @@ import math
 
 import numpy as np
 
-from run_layer_files import file_of
+from run_layer_bounds import Uncertain
+from run_layer_files import BLOCK_BYTES, file_of, quantised
 from run_layer_harness import write
 from run_layer_reference import BLOCKS, Layer
 
-OPTIONS = ("activation", "fusion", "router_order", "eps", "norm", "num_layers", "gate_input", "folded")
+OPTIONS = ("activation", "fusion", "router_order", "eps", "norm", "num_layers", "gate_input", "folded", "placement", "top_k")
 BIASES_OF = {block: tuple(p + "_proj.bias" for p in spec[0]) for block, spec in BLOCKS.items()}
+MIXED = {"mixed": ("F32", "BF16", "F16"), "blocks": ("q8_0", "q4_0", "F32", "q4_0", "q8_0", "BF16")}
 NEAR = 1e-4  # selections decided by less are left out; float32 errors are far below
 
 
@@ -32,11 +34,22 @@ class Case:
 
 
 def typed(values, dtype, rng, turn):
-    """Gives the tensors, shuffled, the type `dtype`; mixed: they take turns."""
-    order, names = ("F32", "BF16", "F16"), list(values)
+    """The tensors, shuffled, of the type `dtype`, and the metadata that says the formats of blocks.
+
+    mixed: F32, BF16 and F16 take turns; blocks: q8_0 and q4_0 too; a dict: of the tensors named, the others F32.
+    What has no rows of whole blocks is F32 in place of q8_0 and q4_0.
+    """
+    own = dtype if isinstance(dtype, dict) else {}
+    mixed = ("F32",) if own else MIXED.get(dtype, (dtype,))
+    names, tensors, metadata = list(values), {}, {}
     rng.shuffle(names)
-    dtypes = {n: order[(i + turn) % 3] if dtype == "mixed" else dtype for i, n in enumerate(names)}
-    return {n: (values[n].astype(np.float32), dtypes[n]) for n in names}
+    for i, name in enumerate(names):
+        a, kind = values[name].astype(np.float32), own.get(name, mixed[(i + turn) % len(mixed)])
+        if kind in BLOCK_BYTES and a.ndim >= 2 and a.shape[-1] % 32 == 0:
+            tensors[name], metadata[name + ".format"] = (quantised(a, kind), "U8"), kind
+        else:
+            tensors[name] = (a, "F32" if kind in BLOCK_BYTES else kind)
+    return tensors, metadata
 
 
 def some_ids(rng, v, t):
@@ -49,7 +62,7 @@ def some_ids(rng, v, t):
 
 
 class DenseCase(Case):
-    """dtype: F32, F16, BF16 or mixed.  scale: multiplies what goes into phi."""
+    """dtype: as of `typed`.  scale: multiplies what goes into phi."""
 
     counter = 0
 
@@ -74,8 +87,8 @@ class DenseCase(Case):
             if name.startswith(source):
                 values[name] = values[name] * scale
 
-        self.tensors = typed(values, dtype, rng, DenseCase.counter)
-        self.metadata = {"block": block}
+        self.tensors, self.metadata = typed(values, dtype, rng, DenseCase.counter)
+        self.metadata["block"] = block
         if act is not None:
             self.metadata["activation"] = act
         x = rng.normal(size=(t, d)).astype(np.float32)
@@ -155,13 +168,14 @@ class Maker:
 
     def structmoe(self, spec, prefix, keys):
         d, f, n, r = self.d, spec["f"], spec["L"], spec["r"]
+        reads, gives = (f, d) if spec.get("placement") == "down" else (d, f)
         self.normal(prefix + "up_proj.weight", f, d, scale=1.5 / math.sqrt(d))
         self.normal(prefix + "down_proj.weight", d, f, scale=1 / math.sqrt(f))
         for p in spec.get("biases", ()):
             self.normal(prefix + p + "_proj.bias", f if p == "up" else d)
-        self.normal(prefix + "router.weight", n, d, scale=1.5 / math.sqrt(d))
-        self.normal(prefix + "lore_a.weight", n, r, d, scale=2 / math.sqrt(d))
-        self.normal(prefix + "lore_b.weight", n, f, r, scale=2 / math.sqrt(r))
+        self.normal(prefix + "router.weight", n, reads, scale=1.5 / math.sqrt(reads))
+        self.normal(prefix + "lore_a.weight", n, r, reads, scale=2 / math.sqrt(reads))
+        self.normal(prefix + "lore_b.weight", n, gives, r, scale=2 / math.sqrt(r))
 
     def gated_memory(self, m, prefix):
         d = self.d
@@ -181,16 +195,24 @@ class Maker:
             w = d // 2
             self.values[prefix + "beta"] = np.full(spec.get("scalar", ()), 0.6)
             self.normal(prefix + "word_embed.weight", v, d)
-            self.normal(prefix + "word_proj.gate_proj.weight", w, d, scale=2 / math.sqrt(d))
-            self.normal(prefix + "word_proj.up_proj.weight", w, d, scale=2 / math.sqrt(d))
-            self.normal(prefix + "word_proj.down_proj.weight", m, w, scale=2 / math.sqrt(w))
+            if spec.get("linear"):
+                self.normal(prefix + "word_proj.weight", m, d, scale=1 / math.sqrt(d))
+            else:
+                self.normal(prefix + "word_proj.gate_proj.weight", w, d, scale=2 / math.sqrt(d))
+                self.normal(prefix + "word_proj.up_proj.weight", w, d, scale=2 / math.sqrt(d))
+                self.normal(prefix + "word_proj.down_proj.weight", m, w, scale=2 / math.sqrt(w))
             if spec.get("word_norm"):
                 self.normal(prefix + "word_norm.weight", d)
 
     def ple(self, spec, prefix, keys):
-        self.gated_memory(spec["m"], prefix)
+        d, m, v = self.d, spec["m"], self.v
+        self.gated_memory(m, prefix)
         if spec["memory"]:
-            self.normal(prefix + "memory.weight", self.v, spec["m"])
+            self.normal(prefix + "memory.weight", v, m)
+        if spec["memory"] == "full":
+            self.normal(prefix + "word_embed.weight", v, d, scale=3.0)
+            self.normal(prefix + "per_layer_model_projection.weight", m, d)
+            self.normal(prefix + "per_layer_projection_norm.weight", m)
 
     def retoken(self, spec, prefix, keys):
         self.block(spec["base"], prefix + "base.", keys + "base.")
@@ -223,11 +245,15 @@ def kinds(spec):
 
 
 class TreeCase(Case):
-    """`spec` on size (d, V, T).  ties: router rows and x of a few small values, rows of the router repeated."""
+    """`spec` on size (d, V, T).
+
+    ties: router rows and x of a few small values, rows of the router repeated.  change: of the Maker, after it made the
+    tensors.  x(rng, n, d): rows of x.  near: as NEAR.
+    """
 
     counter = 0
 
-    def __init__(self, spec, size, dtype="F32", id_dtype="I64", ties=False, change=None):
+    def __init__(self, spec, size, dtype="F32", id_dtype="I64", ties=False, change=None, x=None, near=NEAR):
         d, v, t = size
         self.spec, self.size, self.dtype, self.id_dtype, self.ties = spec, size, dtype, id_dtype, ties
         TreeCase.counter += 1
@@ -246,13 +272,17 @@ class TreeCase(Case):
                     maker.values[name] = a[index]
                 if name.endswith("selection_bias"):
                     maker.values[name] = np.zeros_like(a)
+                if name.endswith("up_proj.weight") and spec.get("placement") == "down":
+                    maker.values[name] = rng.integers(-4, 5, size=a.shape) / 4.0  # the bank reads relu of exact sums
         if change:
             change(maker)
-        self.tensors = typed(maker.values, dtype, rng, self.number)
+        self.tensors, formats = typed(maker.values, dtype, rng, self.number)
         self.tensors.update(maker.integers)
-        self.metadata = maker.metadata
+        self.metadata = dict(maker.metadata, **formats)
 
-        def rows(n):
+        def rows(n):  # of x
+            if x:
+                return x(rng, n, d).astype(np.float32)
             if ties:
                 return (rng.integers(-4, 5, size=(n, d)) / 4.0).astype(np.float32)
             return rng.normal(size=(n, d)).astype(np.float32)
@@ -268,12 +298,19 @@ class TreeCase(Case):
             width = layer.file.needs["per_layer_input"]
             self.inputs["per_layer_input"] = (rng.normal(size=(t, width)).astype(np.float32), "F32")
 
-        for _ in range(1000):  # other rows of x for those with a near tie
-            y, self.route, gap = layer.run(self.inputs)
-            near = gap < NEAR
-            if not near.any():
+        for _ in range(1000):  # other rows for those with a near tie, or with a norm that says nothing
+            try:
+                y, self.route, gap = layer.run(self.inputs)
+                close = gap < near
+            except Uncertain as error:
+                close = error.rows
+            if not close.any():
                 break
-            self.inputs["x"][0][near] = rows(int(near.sum()))
+            self.inputs["x"][0][close] = rows(int(close.sum()))
+            for name in ("residual", "per_layer_input"):
+                if name in self.inputs:
+                    a = self.inputs[name][0]
+                    a[close] = rng.normal(size=a[close].shape).astype(np.float32)
         else:
             raise ValueError("near ties cannot be avoided: %s" % self)
         self.outputs = {"y": y}

@@ -40,6 +40,7 @@ def meki(m, form="training", **options):
 
 
 def ple(m, memory=True, **options):
+    """memory: False (p is given), True (its rows are p) or "full"."""
     return dict({"block": "ple", "m": m, "memory": memory}, **options)
 
 
@@ -47,8 +48,8 @@ def retoken(base, **options):
     return dict({"block": "retoken", "base": base}, **options)
 
 
-def mort(base, n, k=None, **options):
-    return dict({"block": "mort", "n": n, "base": base}, **({"k": k} if k else {}), **options)
+def mort(base, n, k=None, num_layers=7, **options):
+    return dict({"block": "mort", "n": n, "base": base, "num_layers": num_layers}, **({"k": k} if k else {}), **options)
 
 
 def parallel(*branches):
@@ -64,9 +65,12 @@ def one_of_each():
     yield "moe", moe(5, 2, glu(33), router_order="softmax_topk_renorm", bias=True, shared=dense(17, 3))
     yield "hash_moe", hash_moe(5, 2, dense(31, 2), map="I32")
     yield "structmoe", structmoe(33, 6, 3, 2)
+    yield "structmoe", structmoe(33, 6, 3, 2, placement="down")
     yield "meki", meki(17, word_norm=True, gate_input="residual")
+    yield "meki", meki(17, linear=True)
     yield "ple", ple(17)
     yield "ple", ple(17, False)
+    yield "ple", ple(17, "full")
     yield "retoken", retoken(dense(33, 4))
     yield "retoken", retoken(moe(4, 2, mlp(17)))
     yield "mort", mort(glu(17), 5, 3)
@@ -124,6 +128,8 @@ class Values(RunLayerTest):
         counts = ((4, None), (4, 1), (5, 3), (3, 3), (17, 2), (1, None), (1, 1))
         specs = [hash_moe(n, k, dense(17, i), map=kind) for i, (n, k) in enumerate(counts) for kind in ID_DTYPES]
         specs += [hash_moe(3, 2, dense(9, i, activation=act)) for i in range(5) for act in ("gelu", "relu")]
+        # a top_k that says what the map says
+        specs += [hash_moe(n, k, mlp(9), top_k=k or 1) for n, k in ((3, None), (3, 1), (5, 3), (4, 4))]
         self.run_all("hash_moe", specs)
 
     def test_structmoe(self):
@@ -136,9 +142,22 @@ class Values(RunLayerTest):
 
         self.run_all("structmoe", specs())
 
+    def test_structmoe_down(self):
+        def specs():
+            for i, (count, rank, k) in enumerate(((4, 1, 1), (5, 3, 2), (3, 16, 3), (1, 2, 1), (16, 5, None), (6, 33, 4))):
+                for j in range(3):
+                    act = (ACTIVATIONS + (None,))[(2 * i + 3 * j) % 7]
+                    given = dict({"activation": act} if act else {}, **({"fusion": "additive"} if j == 1 else {}))
+                    # widths below and above d, and 34, which is d of the first size
+                    yield structmoe((33, 17, 64, 34, 5)[(i + j) % 5], count, rank, k, placement="down", **given)
+
+        self.run_all("structmoe", specs())
+        self.run_all("structmoe", [structmoe(34, 4, 3, 2, placement=p) for p in ("up", "down")], size=(34, 17, 17))
+
     def test_structmoe_biases(self):
         # 2.1: "on every projection"; the projections of structmoe are taken to be included
         self.run_all("structmoe", [structmoe(17, 4, 2, 2, fusion=f, biases=("up", "down")) for f in STRUCT_FUSIONS])
+        self.run_all("structmoe", [structmoe(17, 4, 2, 2, placement="down", biases=b) for b in (("up",), ("down",), ("up", "down"))])
 
     def test_ties(self):
         """Exactly equal router values go to the lower index."""
@@ -149,6 +168,7 @@ class Values(RunLayerTest):
                     yield from (moe(n, k, mlp(5), router_order=order) for order in ORDERS)
                 elif kind == "structmoe":
                     yield structmoe(9, n, 2, k)
+                    yield structmoe(9, n, 2, k, placement="down", activation="relu")
                 else:
                     yield mort(mlp(5), n, k)
 
@@ -171,14 +191,37 @@ class Values(RunLayerTest):
 
         self.run_all("meki", specs())
 
+    def test_meki_linear(self):
+        def specs():
+            for i, form in enumerate(("training", "dynamic")):
+                for j, fusion in enumerate(MEKI_FUSIONS + (None,)):
+                    for norm in (False, True):
+                        given = dict({"fusion": fusion} if fusion else {}, **({"gate_input": "residual"} if j % 2 else {}))
+                        width, scalar = (17, 8, 33, 1, 64)[(i + 2 * j + norm) % 5], ((), (1,))[j % 2]
+                        yield meki(width, form, linear=True, word_norm=norm, scalar=scalar, **given)
+
+        self.run_all("meki", specs())
+        # an odd d has no d / 2, which this form does not ask for
+        self.run_all("meki", [meki(9, form, linear=True) for form in ("training", "dynamic")], size=(33, 17, 9))
+
     def test_meki_eps(self):
         forms = ("training", "dynamic", "static", "folded")
         specs = [meki(9, form, eps=eps, word_norm=True) for form in forms for eps in ("0.5", "1e-5")]
+        specs += [meki(9, form, eps=eps, word_norm=True, linear=True) for form in forms[:2] for eps in ("0.5", "1e-5")]
         self.run_all("meki", specs + [meki(9, "static", folded="false")])
 
     def test_ple(self):
         specs = [ple(m, memory, **options) for m in (17, 1, 64) for memory in (True, False) for options in ({}, {"eps": "0.25"})]
         self.run_all("ple", specs)
+        self.run_all("ple", [ple(9, memory, folded="false") for memory in (True, False, "full")])
+        self.run_all("ple", [ple(m, folded="true") for m in (9, 64)])
+
+    def test_ple_full(self):
+        sizes = (17, 1, 64, 33)
+        specs = [ple(m, "full", **options) for m in sizes for options in ({}, {"eps": "0.25"}, {"eps": "1e-5"})]
+        self.run_all("ple", specs)
+        for size in ((1, 5, 9), (33, 1, 9), (64, 130, 31)):
+            self.run_all("ple", [ple(m, "full") for m in sizes], size=size)
 
     # --- modulated outputs
 
@@ -188,6 +231,7 @@ class Values(RunLayerTest):
         yield moe(3, 1, mlp(9), shared=glu(5))
         yield hash_moe(3, 2)
         yield structmoe(17, 4, 2)
+        yield structmoe(17, 4, 2, 2, placement="down")
         yield meki(9)
 
     def test_retoken(self):
@@ -203,7 +247,7 @@ class Values(RunLayerTest):
     def test_mort(self):
         def specs():
             for i, base in enumerate(self.bases()):
-                yield mort(base, 4)
+                yield mort(base, 4, num_layers=28)
                 options = dict({"norm": ("rms", "l2")[i % 2]}, **({"eps": ("0.5", "1")[i % 2]} if i % 3 else {}))
                 yield mort(base, (3, 5, 1, 8)[i % 4], (2, 3, 1, 5)[i % 4], num_layers=(12, 1, 28)[i % 3], **options)
 
@@ -215,6 +259,7 @@ class Values(RunLayerTest):
         specs += [parallel(glu(9), meki(8, "static", gate_input="residual")), parallel(mlp(9), ple(5), ple(7, False))]
         specs += [parallel(parallel(mlp(5), glu(6)), glu(7)), parallel(mlp(5), parallel(glu(3), parallel(glu(6), dense(7, 2))))]
         specs += [parallel(meki(9), moe(4, 2, mlp(5))), parallel(structmoe(9, 4, 2, 2), ple(4)), parallel(hash_moe(3, 2, mlp(9)))]
+        specs += [parallel(glu(9), ple(8, "full")), parallel(structmoe(9, 4, 2, 2, placement="down"), meki(5, linear=True))]
         specs += [parallel(retoken(glu(9)), mort(mlp(5), 3)), parallel(parallel(glu(9), moe(3)), retoken(mlp(5), folded="true"))]
         # 12 branches: the prefix branch.1. is not that of branch.10.
         specs += [parallel(*(mlp(3 + i) for i in range(12)))]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`run_layer --f32-activations --weights F --tables G` gives, to the bit, what `run_layer` gives on a file of the rounded numbers.
+"""`run_layer --f32-activations --weights F --tables G` gives, to the bit, what `run_layer` gives on a file of the rounded numbers,
+whether the file holds F32 or blocks of q8_0 or q4_0.
 
     run_layer_formats.py RUN_LAYER
 
@@ -19,34 +20,14 @@ except ImportError:
     print("numpy is not installed")
     sys.exit(77)
 
-from run_layer_files import file_of, rounded
-
-F32 = np.float32
-
-
-def blocks(a, levels):
-    """Numbers in blocks of 32: scale to f16, levels by the format's own rule."""
-    x = a.reshape(-1, 32).astype(F32)
-    if levels == 8:
-        d = (np.abs(x).max(axis=1, keepdims=True) / F32(127)).astype(F32)
-    else:
-        first = np.abs(x).argmax(axis=1)
-        d = (x[np.arange(len(x)), first][:, None] / F32(-8)).astype(F32)
-    inverse = np.divide(F32(1), d, out=np.zeros_like(d), where=d != 0)
-    scaled = (x * inverse).astype(F32)
-    if levels == 8:
-        q = np.copysign(np.floor(np.abs(scaled.astype(np.float64)) + 0.5), scaled)
-    else:
-        q = np.minimum(15, np.trunc((scaled + F32(8.5)).astype(F32))) - 8
-    return (d.astype(np.float16).astype(F32) * q.astype(F32)).reshape(a.shape)
-
+from run_layer_files import F32, dequantised, file_of, quantised, rounded
 
 ROUND = {
     "f32": lambda a: a,
     "bf16": lambda a: rounded(a, "BF16").astype(F32),
     "f16": lambda a: rounded(a, "F16").astype(F32),
-    "q8_0": lambda a: blocks(a, 8),
-    "q4_0": lambda a: blocks(a, 4),
+    "q8_0": lambda a: dequantised(quantised(a, "q8_0"), "q8_0"),
+    "q4_0": lambda a: dequantised(quantised(a, "q4_0"), "q4_0"),
 }
 
 
@@ -64,8 +45,11 @@ def main(tool):
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
 
-        def layer(name, tensors):
-            (at / name).write_bytes(file_of({k: (v, "F32") for k, v in tensors.items()}, {"block": "stem_hybrid"}))
+        def layer(name, tensors, form=None):
+            """A file of F32, or of blocks of `form`."""
+            formats = {k + ".format": form for k in tensors} if form else {}
+            stored = {k: (quantised(v, form), "U8") if form else (v, "F32") for k, v in tensors.items()}
+            (at / name).write_bytes(file_of(stored, {"block": "stem_hybrid", **formats}))
             return at / name
 
         def run(path, *flags):
@@ -86,6 +70,15 @@ def main(tool):
             for flags in ([], ["--threads", "2"], ["--batch", "1"]):
                 got = run(given, "--f32-activations", "--weights", weights, "--tables", tables, *flags)
                 expect(f"weights {weights}, tables {tables}, {flags}", got == wanted and isinstance(got, bytes))
+        # Files of blocks: as files of the numbers that they stand for, in whatever format those are asked for.
+        for form, asked in itertools.product(("q8_0", "q4_0"), ROUND):
+            stored = layer("stored", plain, form)
+            decoded = {k: ROUND[form](v) for k, v in plain.items()}
+            expect(f"{form} twice is {form}", all((ROUND[form](v) == v).all() for v in decoded.values()))
+            wanted = run(layer("widened", {k: ROUND[asked](v) for k, v in decoded.items()}))
+            for flags in ([], ["--threads", "2"], ["--batch", "1"]):
+                got = run(stored, "--f32-activations", "--weights", asked, "--tables", asked, *flags)
+                expect(f"blocks of {form} as {asked}, {flags}", got == wanted and isinstance(got, bytes))
         wanted, got = (np.frombuffer(run(given, *flags)[-tokens * d * 4:], F32) for flags in
                        (("--weights", "q8_0", "--f32-activations"), ("--weights", "q8_0")))
         off = np.linalg.norm(got - wanted) / np.linalg.norm(wanted)

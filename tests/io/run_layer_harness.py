@@ -13,6 +13,9 @@ from run_layer_files import parse
 from run_layer_reference import ALL_BLOCKS, BLOCKS, COMPOSITE
 
 
+LONGEST = 8192  # bytes of the line on stderr, whatever names the files hold
+
+
 class Settings:
     tool = None
     backends = ("reference", "eigen", "simd")
@@ -229,7 +232,7 @@ class RefusalTest(RunLayerTest):
 
     def judge(self, what, result, paths, offender, names, any_of):
         def complain(text):
-            self.fail("%s: %s: %s" % (what, text, self.describe(result)))
+            self.fail("%s: %s: %.4000s" % (what, text, self.describe(result)))
 
         if result.returncode != 1:
             complain("status 1 expected")
@@ -239,6 +242,10 @@ class RefusalTest(RunLayerTest):
         lines = text.splitlines()
         if len(lines) != 1 or not lines[0].strip():
             complain("exactly one non-empty line on stderr expected")
+        if re.fullmatch(rb"[ -~]+\n?", result.stderr) is None:
+            complain("printable ASCII expected")
+        if len(result.stderr) > LONGEST:
+            complain("a line of at most %d bytes expected, not of %d" % (LONGEST, len(result.stderr)))
         if paths[offender] not in text:
             complain("the line must have %s's path %s" % (offender.upper(), paths[offender]))
         for path in paths.values():

@@ -1,9 +1,10 @@
 """Every block of the specification's section 2 in numpy and float64, with bounds of the rounding errors.
 
-`load(tensors, metadata)` reads a layer as strictly as section 5 asks and raises Refused; the `Layer` that
-it returns computes y, route and route_weight of an input.  Written from the specification alone.
+`Layer(tensors, metadata)` reads a layer as strictly as section 5 asks and raises Refused; it computes y, route
+and route_weight of an input.  Written from the specification alone.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -14,9 +15,9 @@ from run_layer_bounds import (
     add,
     gamma,
     l2,
+    log_sigmoid,
     multiply,
     project,
-    renormalised,
     rms,
     router_logits,
     routing_sigmoid,
@@ -24,142 +25,29 @@ from run_layer_bounds import (
     total,
     units,
 )
-from run_layer_files import decode, encode
-
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity")
-ORDERS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm")
-STRUCT_FUSIONS = ("additive", "gated", "post_activation")
-MEKI_FUSIONS = ("add_sigmoid", "mul_sigmoid", "add_silu", "mul_silu")
-
-#            projections, token table, default activation
-BLOCKS = {
-    "mlp": (("up", "down"), False, "gelu"),
-    "glu": (("gate", "up", "down"), False, "silu"),
-    "stem": (("gate", "down"), True, "silu"),
-    "stem_gate": (("up", "down"), True, "silu"),
-    "stem_hybrid": (("gate", "up", "down"), True, "silu"),
-}
-COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "parallel")
-ALL_BLOCKS = tuple(BLOCKS) + COMPOSITE
-
-
-class Refused(Exception):
-    """Bad input: `file` is layer or input; the text names the tensor or the key."""
-
-    def __init__(self, text, file="layer"):
-        super().__init__(text)
-        self.file = file
-
-
-class Call:
-    """One input, and what the routers met: `gaps` has, by row, the least distance that decides a selection."""
-
-    def __init__(self, x, ids=None, residual=None, per_layer_input=None):
-        self.x, self.ids, self.residual, self.per_layer_input = Num(x), ids, residual, per_layer_input
-        self.gaps = []
-
-    def select(self, values, k):
-        order = np.argsort(-values, -1, kind="stable")[:, :k]  # ties to the lower index
-        ranked = -np.sort(-values, -1)[:, : k + 1]
-        if ranked.shape[1] > 1:
-            steps = ranked[:, :-1] - ranked[:, 1:]
-            self.gaps.append(np.min(np.where(steps == 0, np.inf, steps), -1))  # an exact tie is no near tie
-        return order
-
-
-# ---------------------------------------------------------------------------------------------------
-# Layer files
-
-FLOATS, INTEGERS = ("F32", "F16", "BF16"), ("I32", "I64")
-
-
-class File:
-    def __init__(self, tensors, metadata):
-        self.tensors, self.metadata = tensors, metadata
-        self.used, self.keys, self.shared = set(), set(), {}
-        self.vocabularies, self.needs = [], {}
-
-
-class Reader:
-    """A block's view of a file: its prefixes, and the sizes met so far."""
-
-    def __init__(self, file, prefix="", keys=""):
-        self.file, self.prefix, self.keys, self.sizes = file, prefix, keys, {}
-        self.slack = 2 if prefix else 0
-
-    def has(self, name):
-        return self.prefix + name in self.file.tensors
-
-    def tensor(self, name, *dims, dtypes=FLOATS):
-        full = self.prefix + name
-        if full not in self.file.tensors:
-            raise Refused("tensor %s is missing" % full)
-        a, dtype = self.file.tensors[full]
-        if dtype not in dtypes:
-            raise Refused("tensor %s has dtype %s" % (full, dtype))
-        self.file.used.add(full)
-        shape = np.shape(a)
-        if not dims and shape == (1,):
-            shape = ()
-        if len(shape) != len(dims) or 0 in shape:
-            raise Refused("tensor %s has shape %s" % (full, shape))
-        for size, dim in zip(shape, dims):
-            known = self.file.shared if dim == "d" else self.sizes  # d is common to all blocks of the file
-            expected, since = known.setdefault(dim, (size, full))
-            if size != expected:
-                raise Refused("tensor %s has %s = %d, but %s has %d" % (full, dim, size, since, expected))
-            if dim == "V":
-                self.file.vocabularies.append(size)
-                self.file.needs["token_ids"] = None
-        a = np.asarray(a)
-        if dtype in FLOATS:
-            a = decode(encode(a, dtype), dtype, a.shape).astype(np.float64)
-        return a.reshape(shape)
-
-    def optional(self, name, *dims):
-        return self.tensor(name, *dims) if self.has(name) else None
-
-    def option(self, key, default=None):
-        full = self.keys + key
-        if full not in self.file.metadata:
-            if default is None:
-                raise Refused("option %s is missing" % full)
-            return default
-        self.file.keys.add(full)
-        return self.file.metadata[full]
-
-    def choice(self, key, allowed, default=None):
-        value = self.option(key, default)
-        if value not in allowed:
-            raise Refused("option %s has the unknown value %s" % (self.keys + key, value))
-        return value
-
-    def count(self, key, default=None):
-        value = self.option(key, default)
-        if not value.isascii() or not value.isdigit() or int(value) == 0:
-            raise Refused("option %s is %s, not a count" % (self.keys + key, value))
-        return int(value)
-
-    def number(self, key, default):
-        value = self.option(key, default)
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise Refused("option %s is %s" % (self.keys + key, value))
-        return number
-
-    def flag(self, key):
-        return self.choice(key, ("true", "false"), "false") == "true"
-
-    def nested(self, prefix, keys=None, kinds=ALL_BLOCKS):
-        inner = Reader(self.file, self.prefix + prefix, self.keys + (prefix if keys is None else keys))
-        kind = inner.choice("block", kinds)
-        return load_dense(inner, kind) if kind in BLOCKS else LOADERS[kind](inner)
-
+from run_layer_reader import (
+    ACTIVATIONS,
+    ALL_BLOCKS,
+    BLOCKS,
+    COMPOSITE,
+    INTEGERS,
+    LOADERS,
+    MEKI_FUSIONS,
+    ORDERS,
+    STRUCT_FUSIONS,
+    Call,
+    File,
+    Reader,
+    Refused,
+)
 
 # Each loader returns a function of a Call giving (y, None or (route, route_weight)).
+
+
+def constant(value):
+    """A factor with a root in it, that may be rounded."""
+    c = np.full((1, 1), value)
+    return Num(c, 4 * units(c) * np.abs(c))
 
 
 def load_dense(r, kind):
@@ -222,16 +110,14 @@ def load_moe(r):
 
     def run(call):
         g = router_logits(call.x, router)
-        if order == "topk_softmax":
-            seen = g
-        else:
-            seen = routing_sigmoid(g) if order.startswith("sigmoid") else softmax(g)
-        route = call.select(seen.v + (0 if bias is None else bias), k)
-        weight = seen.pick(route)
-        if order == "topk_softmax":
-            weight = softmax(weight)
-        elif order.endswith("renorm"):
-            weight = renormalised(weight)
+        sigmoid = order.startswith("sigmoid")
+        # Without a bias the values rank as the logits do, also where they underflow to the same number.
+        seen = g.v
+        if bias is not None:
+            seen = (g.v if order == "topk_softmax" else routing_sigmoid(g.v) if sigmoid else softmax(g).v) + bias
+        route = call.select(seen, k)
+        # p_i / sum p_j over the chosen, from differences of logarithms: the quotient of underflown numbers is none.
+        weight = softmax(g).pick(route) if order == "softmax_topk" else softmax((log_sigmoid(g) if sigmoid else g).pick(route))
         terms = mixture(call, experts, route, weight)
         return total(terms + ([shared(call)[0]] if shared else [])), (route, weight)
 
@@ -246,6 +132,8 @@ def load_hash_moe(r):
     if (table < 0).any() or (table >= count).any():
         raise Refused("tensor %s has an expert that is not one of %d" % (name, count))
     table = table.reshape(len(table), -1)
+    if r.keys + "top_k" in r.file.metadata and r.count("top_k") != table.shape[1]:
+        raise Refused("option %stop_k is not the %d columns of %s" % (r.keys, table.shape[1], name))
     experts = experts()
 
     def run(call):
@@ -257,19 +145,23 @@ def load_hash_moe(r):
 
 def load_structmoe(r):
     act, k = r.choice("activation", ACTIVATIONS, "gelu"), r.count("top_k", "1")
-    fusion = r.choice("fusion", STRUCT_FUSIONS, "additive")
+    fusion, placement = r.choice("fusion", STRUCT_FUSIONS, "additive"), r.choice("placement", ("up", "down"), "up")
+    if placement == "down" and fusion != "additive":
+        raise Refused("option %sfusion is %s, with %splacement = down" % (r.keys, fusion, r.keys))
     up, down = r.tensor("up_proj.weight", "f", "d"), r.tensor("down_proj.weight", "d", "f")
     up_bias, down_bias = r.optional("up_proj.bias", "f"), r.optional("down_proj.bias", "d")
-    router = r.tensor("router.weight", "L", "d")
-    a, b = r.tensor("lore_a.weight", "L", "r", "d"), r.tensor("lore_b.weight", "L", "f", "r")
+    reads, gives = ("d", "f") if placement == "up" else ("f", "d")
+    router = r.tensor("router.weight", "L", reads)
+    a, b = r.tensor("lore_a.weight", "L", "r", reads), r.tensor("lore_b.weight", "L", gives, "r")
     if k > len(router):
         raise Refused("option %stop_k is %d of %d experts" % (r.keys, k, len(router)))
 
-    def run(call):
-        s = softmax(router_logits(call.x, router))
+    def bank(call, h):
+        """(route, weight) and sum_l s_l (h A_l^T) B_l^T as a term of `project`."""
+        s = softmax(router_logits(h, router))
         route = call.select(s.v, k)
         weight = s.pick(route)
-        low = [project(call.x, a[i], slack=2) for i in range(len(a))]
+        low = [project(h, a[i], slack=2) for i in range(len(a))]
         value, carried, size = 0.0, 0.0, 0.0
         rows = np.arange(len(route))
         for j in range(k):
@@ -278,17 +170,25 @@ def load_structmoe(r):
                 np.stack([n.e for n in low], 1)[:, route[:, j], rows],
             )
             chosen, matrix = multiply(weight.column(j), chosen), b[route[:, j]]
-            value = value + np.einsum("tr,tfr->tf", chosen.v, matrix)
-            size = size + np.einsum("tr,tfr->tf", np.abs(chosen.v), np.abs(matrix))
-            carried = carried + np.einsum("utr,tfr->utf", chosen.e, np.abs(matrix))
-        n = k * b.shape[2] + k + 2
+            value = value + np.einsum("tr,tor->to", chosen.v, matrix)
+            size = size + np.einsum("tr,tor->to", np.abs(chosen.v), np.abs(matrix))
+            carried = carried + np.einsum("utr,tor->uto", chosen.e, np.abs(matrix))
+        return (route, weight), (value, carried, size, k * b.shape[2] + k + 2)
+
+    def run(call):
+        if placement == "down":
+            h = activate(act, project(call.x, up, up_bias, slack=r.slack))
+            routed, term = bank(call, h)
+            return project(h, down, down_bias, [term], r.slack), routed
+        routed, term = bank(call, call.x)
         if fusion == "additive":
-            h = activate(act, project(call.x, up, up_bias, [(value, carried, size, n)], r.slack))
+            h = activate(act, project(call.x, up, up_bias, [term], r.slack))
         else:
+            value, carried, size, n = term
             delta = Num(value, carried + gamma(n, value) * (size + carried))
             h = activate(act, project(call.x, up, up_bias, slack=r.slack))
             h = multiply(h, delta) if fusion == "gated" else add(h, delta)
-        return project(h, down, down_bias, slack=r.slack), (route, weight)
+        return project(h, down, down_bias, slack=r.slack), routed
 
     return run
 
@@ -321,8 +221,10 @@ def load_meki(r):
     if dynamic:
         word, beta = r.tensor("word_embed.weight", "V", "d"), r.tensor("beta")
         word_norm = r.optional("word_norm.weight", "d")
-        g = [r.tensor("word_proj.%s_proj.weight" % p, "w", "d") for p in ("gate", "up")]
-        g.append(r.tensor("word_proj.down_proj.weight", "m", "w"))
+        linear = r.optional("word_proj.weight", "m", "d")
+        if linear is None:
+            g = [r.tensor("word_proj.%s_proj.weight" % p, "w", "d") for p in ("gate", "up")]
+            g.append(r.tensor("word_proj.down_proj.weight", "m", "w"))
     if gated_by == "residual":
         r.file.needs["residual"] = None
 
@@ -332,8 +234,10 @@ def load_meki(r):
             row = Num(word[call.ids])
             if word_norm is not None:
                 row = rms(row, eps, word_norm)
-            hidden = multiply(activate("silu", project(row, g[0], slack=2)), project(row, g[1], slack=2))
-            part = multiply(Num(np.full((1, 1), float(beta))), project(hidden, g[2], slack=2))
+            if linear is None:
+                row = multiply(activate("silu", project(row, g[0], slack=2)), project(row, g[1], slack=2))
+            part = project(row, g[2] if linear is None else linear, slack=2)
+            part = multiply(Num(np.full((1, 1), float(beta))), part)
             e = add(e, part) if static else part
         if not folded:
             e = multiply(Num(np.full((1, 1), float(alpha))), rms(e, eps, mix))
@@ -345,14 +249,25 @@ def load_meki(r):
 
 
 def load_ple(r):
-    eps, gate, output = low_rank_output(r)
-    memory = r.optional("memory.weight", "V", "m")
-    if memory is None:
+    folded, (eps, gate, output) = r.flag("folded"), low_rank_output(r)
+    full = r.has("word_embed.weight")
+    if folded and (full or not r.has("memory.weight")):
+        raise Refused("option %sfolded is true, which is for %smemory.weight alone" % (r.keys, r.prefix))
+    memory = r.tensor("memory.weight", "V", "m") if full else r.optional("memory.weight", "V", "m")
+    if full:
+        word, context = r.tensor("word_embed.weight", "V", "d"), r.tensor("per_layer_model_projection.weight", "m", "d")
+        norm = r.tensor("per_layer_projection_norm.weight", "m")
+    elif memory is None:
         r.file.needs["per_layer_input"] = r.sizes["m"][0]
 
     def run(call):
-        p = call.per_layer_input if memory is None else memory[call.ids]
-        return output(multiply(activate("gelu_tanh", gate(call.x)), Num(p))), None
+        p = Num(call.per_layer_input if memory is None else memory[call.ids])
+        if full:
+            d, m = context.shape[1], context.shape[0]
+            row = project(multiply(constant(d**-0.5), Num(word[call.ids])), context, slack=2)
+            p = add(rms(row, eps, norm), multiply(constant(math.sqrt(m)), p))
+            p = multiply(constant(math.sqrt(0.5)), p)
+        return output(multiply(activate("gelu_tanh", gate(call.x)), p)), None
 
     return run
 
@@ -378,7 +293,7 @@ def load_retoken(r):
 
 
 def load_mort(r):
-    norm, base, k, layers = norm_of(r), r.nested("base."), r.count("top_k", "2"), r.count("num_layers", "1")
+    norm, base, k, layers = norm_of(r), r.nested("base."), r.count("top_k", "2"), r.count("num_layers")
     router, table = r.tensor("router.weight", "n", "d"), r.tensor("modulators.weight", "n", "V", "d")
     scale = r.tensor("scale", "d")
     if k > len(router):
@@ -387,10 +302,9 @@ def load_mort(r):
     def run(call):
         g = router_logits(call.x, router)
         route = call.select(g.v, k)
-        weight = renormalised(routing_sigmoid(g.pick(route)))
+        weight = softmax(log_sigmoid(g.pick(route)))
         mixed = total([multiply(weight.column(j), Num(table[route[:, j], call.ids])) for j in range(k)])
-        c = np.full((1, 1), 1 / math.sqrt(2 * layers))
-        shift = multiply(Num(c, 4 * units(c) * c), multiply(Num(scale), norm(mixed)))
+        shift = multiply(constant(1 / math.sqrt(2 * layers)), multiply(Num(scale), norm(mixed)))
         return add(base(call)[0], shift), (route, weight)
 
     return run
@@ -406,18 +320,16 @@ def load_parallel(r):
     return run
 
 
-LOADERS = {kind: globals()["load_" + kind] for kind in COMPOSITE}
+LOADERS.update({kind: functools.partial(load_dense, kind=kind) for kind in BLOCKS})
+LOADERS.update({kind: globals()["load_" + kind] for kind in COMPOSITE})
 
 
 class Layer:
     def __init__(self, tensors, metadata):
         self.file = File(tensors, metadata)
-        kind = metadata.get("block", "")
-        if kind not in ALL_BLOCKS:
-            raise Refused("option block has the unknown value %s" % kind)
         top = Reader(self.file)
-        self.file.keys.add("block")
-        self.block = load_dense(top, kind) if kind in BLOCKS else LOADERS[kind](top)
+        kind = top.choice("block", ALL_BLOCKS, "")
+        self.block = LOADERS[kind](top)
         self.width = self.file.shared["d"][0]
         for name in tensors:
             if name not in self.file.used:

@@ -10,17 +10,24 @@ from run_layer_reference import BLOCKS
 
 D, V, T = 4, 7, 4
 OPTIONAL = ("router.selection_bias", "word_norm.weight")
+FULL_PLE = ("memory.weight", "word_embed.weight", "per_layer_model_projection.weight", "per_layer_projection_norm.weight")
 
 
 def small():
-    """(kind, description) of small layers, each with all its forms."""
+    """(kind and form, description) of small layers, each with all its forms."""
     yield "moe", moe(3, 2, mlp(5), bias=True, shared=glu(6))
     yield "hash_moe", hash_moe(3, 2, mlp(5))
+    yield "hash_moe says k", hash_moe(3, 2, mlp(5), top_k=2)
     yield "structmoe", structmoe(5, 3, 2, 2)
+    yield "structmoe down", structmoe(5, 3, 2, 2, placement="down")
     for form in ("training", "static", "dynamic", "folded"):
-        yield "meki", meki(5, form, gate_input="residual", word_norm=True)
+        yield "meki " + form, meki(5, form, gate_input="residual", word_norm=True)
+    yield "meki linear", meki(5, linear=True, word_norm=True)
+    yield "meki linear dynamic", meki(5, "dynamic", linear=True)
     yield "ple", ple(5)
-    yield "ple", ple(5, False)
+    yield "ple given", ple(5, False)
+    yield "ple full", ple(5, "full")
+    yield "ple folded", ple(5, folded="true")
     yield "retoken", retoken(glu(5))
     yield "retoken", retoken(glu(5), folded="true")
     yield "mort", mort(mlp(5), 3)
@@ -53,9 +60,10 @@ class Refusals(RefusalTest):
     def small(self, *wanted):
         """Each small layer of the wanted and chosen kinds."""
         for kind, spec in small():
-            if kind in composite() and (not wanted or kind in wanted):
+            block = spec["block"]
+            if block in composite() and (not wanted or block in wanted):
                 if kinds(spec) <= set(Settings.blocks) | set(BLOCKS):
-                    yield kind + (" " + spec["form"] if "form" in spec else ""), Broken(spec)
+                    yield kind, Broken(spec)
 
     def refuse(self, what, broken, names=(), any_of=(), **changes):
         self.bad(what, broken.layer(**changes), file_of(broken.inputs), "layer", names, any_of)
@@ -83,9 +91,15 @@ class Refusals(RefusalTest):
                 if name.endswith(OPTIONAL):
                     continue
                 others = (name,)
-                if kind == "meki training" and name == "memory.weight" or kind == "ple" and name == "memory.weight":
+                if kind in ("meki training", "meki linear", "ple") and name == "memory.weight":
                     continue  # another form
-                if kind == "meki training" and name == "word_embed.weight":
+                if kind == "ple folded" and name == "memory.weight":
+                    others += ("folded",)
+                if kind == "ple full" and name in FULL_PLE:
+                    others = FULL_PLE  # incomplete, or what is left is of no use
+                if name == "word_proj.weight":
+                    others += tuple("word_proj.%s_proj.weight" % p for p in ("gate", "up", "down"))
+                if kind in ("meki training", "meki linear") and name == "word_embed.weight":
                     # static-only, or incomplete
                     others = tuple(n for n in b.tensors if n.startswith("word_")) + ("beta",)
                 if kind.startswith("meki") and name in ("word_embed.weight", "memory.weight"):
@@ -100,18 +114,31 @@ class Refusals(RefusalTest):
             extra = {"surplus.weight": ramp(5, D), "experts.3.up_proj.weight": ramp(5, D), "branch.2.up_proj.weight": ramp(5, D)}
             if kind != "moe":
                 extra["shared.up_proj.weight"] = ramp(5, D)
-            if kind.split()[0] not in ("retoken", "mort"):
+            if kind not in ("retoken", "mort"):
                 extra["base.up_proj.weight"] = ramp(5, D)
             if kind in ("meki static", "meki folded"):
                 extra["beta"], extra["word_norm.weight"] = ramp(), ramp(D)
             if kind == "meki folded":
                 extra["alpha"], extra["mix_norm.weight"] = ramp(), ramp(5)
-            if kind == "hash_moe":
+            if kind in ("ple given", "ple folded", "ple"):
+                extra["per_layer_projection_norm.weight"] = ramp(5)
+            if kind.startswith("ple"):
+                extra["word_norm.weight"], extra["mix_norm.weight"], extra["alpha"] = ramp(D), ramp(5), ramp()
+            if kind.startswith("structmoe"):
+                extra["gate_proj.weight"] = ramp(5, D)
+            if kind.startswith("hash_moe"):
                 extra["router.weight"] = ramp(3, D)
-            if kind in ("moe", "hash_moe"):
+            if kind.startswith(("moe", "hash_moe")):
                 extra["experts.01.up_proj.weight"], extra["experts.0.gate_proj.weight"] = ramp(5, D), ramp(5, D)
             for name, a in extra.items():
                 self.refuse("%s with unused %s" % (kind, name), b, (name,), tensors={name: (a, "F32")})
+            if kind.startswith("meki linear"):
+                # G is one matrix or three, not both
+                three = {"gate": (2, D), "up": (2, D), "down": (5, 2)}
+                given = {"word_proj.%s_proj.weight" % p: (ramp(*shape), "F32") for p, shape in three.items()}
+                for some in (given, {n: given[n] for n in list(given)[:1]}):
+                    names = tuple(given) + ("word_proj.weight",)
+                    self.refuse("%s with %d more of word_proj" % (kind, len(some)), b, any_of=names, tensors=some)
 
     def test_misshapen_tensor(self):
         for kind, b in self.small():
@@ -135,7 +162,7 @@ class Refusals(RefusalTest):
     def test_sizes_that_disagree(self):
         for kind, b in self.small("retoken", "mort", "parallel", "meki"):
             for name, axis in (("scale", 0), ("base.up_proj.weight", 1), ("branch.1.gate_proj.weight", 1), ("word_embed.weight", 0)):
-                if name in b.tensors and not (kind == "meki dynamic" and name == "word_embed.weight"):
+                if name in b.tensors and not (kind.endswith("dynamic") and name == "word_embed.weight"):
                     a, dtype = b.tensors[name]
                     shorter = np.delete(a, 0, axis)
                     self.refuse("%s: %s %s" % (kind, name, shorter.shape), b, any_of=tuple(b.tensors), tensors={name: (shorter, dtype)})
@@ -151,7 +178,7 @@ class Refusals(RefusalTest):
         for kind, b in self.small():
             for key in ("wobble", "topk", "expert.wobble", "shared.wobble", "base.wobble", "branch.0.wobble", "branch.7.block"):
                 self.refuse("%s: option %s" % (kind, key), b, (key,), metadata={key: "1"})
-            if kind in ("moe", "hash_moe"):
+            if kind.startswith(("moe", "hash_moe")):
                 # all experts share expert.
                 self.refuse("%s: one expert's option" % kind, b, ("experts.0.activation",), metadata={"experts.0.activation": "relu"})
 
@@ -170,13 +197,16 @@ class Refusals(RefusalTest):
             if kind == "moe":
                 values["router_order"] = ("topk", "softmax", "softmax_topk2", "")
                 values["shared.block"] = ("frobnicate",)
+            if kind == "hash_moe":
+                values["top_k"] = counts + ("1", "3")  # two columns
             if kind == "structmoe":
+                values["placement"] = ("sideways", "Down", "")
                 values["fusion"] = ("add_sigmoid", "multiply", "")
                 values["activation"] = ("swoosh",)
             if kind == "meki":
                 values["fusion"] = ("additive", "sigmoid", "")
                 values["gate_input"] = ("hidden", "")
-            if kind in ("meki", "retoken"):
+            if kind in ("meki", "ple", "retoken"):
                 values["folded"] = ("yes", "True", "2", "")
             if kind in ("meki", "ple", "retoken", "mort"):
                 values["eps"] = numbers
@@ -196,13 +226,39 @@ class Refusals(RefusalTest):
 
     def test_missing_options(self):
         for kind, b in self.small():
-            for key in ("num_experts", "expert.block", "base.block", "branches", "branch.0.block", "branch.1.block"):
+            for key in ("num_experts", "expert.block", "base.block", "branches", "branch.0.block", "branch.1.block", "num_layers"):
                 if key in b.metadata:
                     self.refuse("%s without %s" % (kind, key), b, (key,), remove=[key])
             if kind == "moe":
                 # the tensors of the shared block have no use then, or lack their kind
                 names = ("shared.block",) + tuple(n for n in b.tensors if n.startswith("shared."))
                 self.refuse("moe without shared.block", b, any_of=names, remove=["shared.block"])
+        if {"mort", "parallel"} <= set(composite()):
+            b = Broken(parallel(mlp(5), mort(glu(5), 3)))
+            self.refuse("branch.1 without num_layers", b, ("branch.1.num_layers",), remove=["branch.1.num_layers"])
+
+    def test_placement(self):
+        for kind, b in self.small("structmoe"):
+            other = "up" if kind == "structmoe down" else "down"
+            # d is 4, f 5
+            self.refuse("%s placed %s" % (kind, other), b, any_of=tuple(b.tensors), metadata={"placement": other})
+            if kind == "structmoe down":
+                self.refuse("a bank of down placed nowhere", b, any_of=tuple(b.tensors), remove=["placement"])
+                for fusion in ("gated", "post_activation"):
+                    self.refuse("%s, %s" % (kind, fusion), b, any_of=("fusion", "placement"), metadata={"fusion": fusion})
+        if {"structmoe", "retoken"} <= set(composite()):
+            b = Broken(retoken(structmoe(5, 3, 2, 2, placement="down")))
+            names = ("base.fusion", "base.placement")
+            self.refuse("a base placed down, gated", b, any_of=names, metadata={"base.fusion": "gated"})
+
+    def test_top_k_of_a_map_without_columns(self):
+        for kind, b in self.small("hash_moe"):
+            a, dtype = b.tensors["hash_map"]
+            if kind == "hash_moe":
+                self.refuse("top_k 2 of a map (V)", b, ("top_k",), tensors={"hash_map": (a[:, 0], dtype)}, metadata={"top_k": "2"})
+        if {"hash_moe", "retoken"} <= set(composite()):
+            b = Broken(retoken(hash_moe(3, 2, mlp(5), top_k=2)))
+            self.refuse("the base's top_k", b, ("base.top_k",), metadata={"base.top_k": "3"})
 
     def test_counts_that_disagree(self):
         for kind, b in self.small("moe", "hash_moe"):
@@ -218,13 +274,17 @@ class Refusals(RefusalTest):
             self.refuse("parallel: 1 branch of 2", b, any_of=names, metadata={"branches": "1"})
 
     def test_folded(self):
-        for kind, b in self.small("meki", "retoken", "mort"):
-            if kind == "meki training":
+        for kind, b in self.small("meki", "ple", "retoken", "mort"):
+            if kind == "ple given":
+                self.refuse("ple: folded without memory.weight", b, any_of=("folded", "memory.weight"), metadata={"folded": "true"})
+            if kind == "ple full":
+                self.refuse("ple: folded with word_embed.weight", b, any_of=("folded",) + FULL_PLE[1:], metadata={"folded": "true"})
+            if kind in ("meki training", "meki linear"):
                 names = ("folded",) + tuple(n for n in b.tensors if n.startswith(("word_", "alpha", "beta", "mix_")))
                 self.refuse("meki: folded beside word_embed.weight", b, any_of=names, metadata={"folded": "true"})
             if kind == "meki static":
                 self.refuse("meki: folded with alpha", b, any_of=("folded", "alpha", "mix_norm.weight"), metadata={"folded": "true"})
-            if kind == "meki dynamic":
+            if kind in ("meki dynamic", "meki linear dynamic"):
                 names = ("folded", "memory.weight") + tuple(n for n in b.tensors if n.startswith(("word_", "alpha", "beta", "mix_")))
                 self.refuse("meki: folded without memory.weight", b, any_of=names, metadata={"folded": "true"})
             if kind == "meki folded":
@@ -261,7 +321,7 @@ class Refusals(RefusalTest):
 
     def test_ids_out_of_range(self):
         for kind, b in self.small():
-            if kind in ("moe", "structmoe") or kind == "ple" and "memory.weight" not in b.tensors:
+            if kind in ("moe", "structmoe", "structmoe down", "ple given"):
                 continue
             if kind == "parallel" and not any(n.endswith("memory.weight") for n in b.tensors):
                 continue  # no table

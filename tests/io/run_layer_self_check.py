@@ -1,6 +1,9 @@
 """Checks of the numpy reference itself, without a tool: identities that the specification implies."""
 
+import itertools
 import json
+import math
+import os
 import struct
 import unittest
 
@@ -8,8 +11,14 @@ import numpy as np
 
 from run_layer_cases import TreeCase
 from run_layer_composite import dense, glu, hash_moe, meki, mlp, moe, mort, one_of_each, parallel, ple, retoken, structmoe
-from run_layer_files import decode, file_of, parse
+from run_layer_files import decode, dequantised, file_of, parse, quantised
 from run_layer_reference import MEKI_FUSIONS, ORDERS, STRUCT_FUSIONS, Layer, Refused
+
+
+def printable(text):
+    """`text` in ASCII that a terminal does not obey, at most 2,000 characters of it."""
+    plain = "".join(c if " " <= c <= "~" else "\\u{%x}" % ord(c) for c in text[:2000])
+    return plain if len(plain) <= 2000 and len(text) <= 2000 else plain[:2000] + " ..."
 
 
 def tool(arguments):
@@ -18,15 +27,20 @@ def tool(arguments):
     content = {}
     try:
         for which in ("layer", "input"):
+            if os.path.exists(files["output"]) and os.path.samefile(files["output"], files[which]):
+                raise Refused("is %s as well" % which.upper(), "output")
             with open(files[which], "rb") as file:
                 raw = file.read()
-            content[which] = {n: (decode(data, t, shape), t) for n, (t, shape, data) in parse(raw).items()}
+            try:
+                content[which] = {n: (decode(data, t, shape), t) for n, (t, shape, data) in parse(raw).items()}
+            except ValueError as error:
+                raise Refused(str(error), which)
             if which == "layer":
                 size = struct.unpack("<Q", raw[:8])[0]
                 metadata = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
         y, route, _ = Layer(content["layer"], metadata).run(content["input"])
     except Refused as error:
-        return 1, b"", ("%s: %s\n" % (files[error.file], error)).encode()
+        return 1, b"", ("%s: %s\n" % (files[error.file], printable(str(error)))).encode()
     result = {"y": (y.v, "F32")}
     if route:
         result["route"], result["route_weight"] = (route[0], "I64"), (route[1].v, "F32")
@@ -120,16 +134,49 @@ class Reference(unittest.TestCase):
                     h = {"additive": silu(z + delta), "gated": silu(z) * delta, "post_activation": silu(z) + delta}[fusion]
                     self.same(case.outputs["y"].v[t], w["down_proj.weight"] @ h)
 
+    def test_structmoe_down_by_full_matrices(self):
+        """Each expert is a matrix (d,f) that is added to the down projection's."""
+        for count, k in ((1, 1), (4, 2)):
+            case = case_of(structmoe(5, count, 2, k, placement="down", activation="silu", biases=("up", "down")))
+            w = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+            for t, x in enumerate(case.inputs["x"][0].astype(float)):
+                z = w["up_proj.weight"] @ x + w["up_proj.bias"]
+                h = z / (1 + np.exp(-z))
+                s = np.exp(w["router.weight"] @ h)
+                s /= s.sum()
+                best = np.argsort(-s)[:k]
+                matrix = w["down_proj.weight"] + sum(s[i] * w["lore_b.weight"][i] @ w["lore_a.weight"][i] for i in best)
+                self.same(case.outputs["y"].v[t], matrix @ h + w["down_proj.bias"])
+                self.assertEqual(case.route[0][t].tolist(), best.tolist())
+                self.same(case.route[1].v[t], s[best])
+
+    def test_options_that_say_the_default(self):
+        for spec, key, value in (
+            (structmoe(5, 4, 2, 2), "placement", "up"),
+            (structmoe(5, 4, 2, 2, placement="down"), "fusion", "additive"),
+            (hash_moe(4, 3, mlp(5)), "top_k", "3"),
+            (hash_moe(4, None, mlp(5)), "top_k", "1"),
+            (ple(4), "folded", "false"),
+            (ple(4), "folded", "true"),  # the rows are p in both
+            (ple(4, "full"), "folded", "false"),
+        ):
+            case = case_of(spec)
+            self.assertNotIn(key, case.metadata)
+            self.same(run(case.tensors, dict(case.metadata, **{key: value}), case)[0], case.outputs["y"].v, spec)
+
     def test_meki_forms(self):
-        for fusion in MEKI_FUSIONS:
+        for fusion, linear in itertools.product(MEKI_FUSIONS, (False, True)):
             for norm in (False, True):
-                case = case_of(meki(4, fusion=fusion, word_norm=norm, eps="0.5", gate_input="residual"))
+                case = case_of(meki(4, fusion=fusion, word_norm=norm, eps="0.5", gate_input="residual", linear=linear))
                 t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
                 table = t["word_embed.weight"]
                 if norm:
                     table = table / np.sqrt((table**2).mean(1, keepdims=True) + 0.5) * t["word_norm.weight"]
-                z = table @ t["word_proj.gate_proj.weight"].T
-                g = (z / (1 + np.exp(-z)) * (table @ t["word_proj.up_proj.weight"].T)) @ t["word_proj.down_proj.weight"].T
+                if linear:
+                    g = table @ t["word_proj.weight"].T
+                else:
+                    z = table @ t["word_proj.gate_proj.weight"].T
+                    g = (z / (1 + np.exp(-z)) * (table @ t["word_proj.up_proj.weight"].T)) @ t["word_proj.down_proj.weight"].T
 
                 def folded(memory, drop):
                     m = memory / np.sqrt((memory**2).mean(1, keepdims=True) + 0.5) * t["mix_norm.weight"] * t["alpha"]
@@ -149,6 +196,43 @@ class Reference(unittest.TestCase):
         tensors = {n: a for n, a in case.tensors.items() if n != "memory.weight"}
         case.inputs["per_layer_input"] = (rows[case.inputs["token_ids"][0]], "F32")
         self.same(case.outputs["y"].v, run(tensors, case.metadata, case)[0])
+
+    def test_full_ple(self):
+        """p by the formula, as a folded table and as p that is given."""
+        for options in ({}, {"eps": "0.5"}):
+            case = case_of(ple(4, "full", **options))
+            t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+            z = t["word_embed.weight"] / math.sqrt(6) @ t["per_layer_model_projection.weight"].T
+            z = z / np.sqrt((z**2).mean(1, keepdims=True) + float(options.get("eps", 1e-6)))
+            p = (z * t["per_layer_projection_norm.weight"] + 2 * t["memory.weight"]) / math.sqrt(2)
+            tensors = {n: case.tensors[n] for n in ("gate_proj.weight", "out_proj.weight", "post_norm.weight")}
+            folded = run(dict(tensors, **{"memory.weight": (p, "F32")}), dict(case.metadata, folded="true"), case)[0]
+            np.testing.assert_allclose(folded, case.outputs["y"].v, rtol=1e-5, atol=1e-6)
+            case.inputs["per_layer_input"] = (p[case.inputs["token_ids"][0]], "F32")
+            self.same(run(tensors, case.metadata, case)[0], case.outputs["y"].v)
+
+    def test_blocks_by_hand(self):
+        """Number by number, from the bytes."""
+        raw = bytes([0x00, 0xB8] + [16 * (i % 13) + i for i in range(16)])  # d = -1/2
+        q4 = dequantised(np.frombuffer(raw, np.uint8)[None], "q4_0")[0]
+        self.assertEqual(q4.tolist(), [-0.5 * (i - 8) for i in range(16)] + [-0.5 * (i % 13 - 8) for i in range(16)])
+        levels = [-128, 127, -1, 0] + list(range(-14, 14))
+        raw = bytes([0x00, 0x34] + [n % 256 for n in levels])  # d = 1/4
+        q8 = dequantised(np.frombuffer(raw, np.uint8)[None], "q8_0")[0]
+        self.assertEqual(q8.tolist(), [0.25 * n for n in levels])
+
+    def test_blocks_are_near_what_they_stand_for(self):
+        rng = np.random.default_rng(2)
+        a = rng.normal(size=(3, 5, 96)).astype(np.float32)
+        for form, size, step in (("q8_0", 34, 1 / 254), ("q4_0", 18, 1 / 8)):
+            raw = quantised(a, form)
+            self.assertEqual((raw.shape, raw.dtype), ((3, 5, 3 * size), np.uint8))
+            error = np.abs(dequantised(raw, form) - a).reshape(3, 5, 3, 32)
+            largest = np.abs(a).reshape(3, 5, 3, 32).max(-1, keepdims=True)
+            # q8_0: half a step; q4_0: half of one, and a whole one at the end that has no level; and the scale's rounding
+            self.assertTrue((error <= largest * (step + 2e-3)).all(), form)
+            self.assertGreater((error / largest).max(), 0.8 * step)
+            self.assertTrue((dequantised(quantised(dequantised(raw, form), form), form) == dequantised(raw, form)).all())
 
     def test_retoken(self):
         case = case_of(retoken(glu(5)))

@@ -14,13 +14,17 @@ beside 1 (default 2); --keep: leave all files in DIR; -k: only the tests whose n
 --self-check: no tool; identities between blocks (folded = unfolded and so on), and all tests of the composite
 kinds with the numpy reference in the tool's place.
 
-    run_layer_files.py       safetensors files
+    run_layer_files.py       safetensors files, blocks of q8_0 and q4_0
     run_layer_bounds.py      numbers with bounds of their rounding errors
-    run_layer_reference.py   every block, and the strict reading of layer files
+    run_layer_reader.py      the strict reading of layer files
+    run_layer_reference.py   every block
     run_layer_cases.py       random layers
     run_layer_harness.py     running the tool and judging what it does
     run_layer_dense.py       tests: dense and STEM blocks, containers, command line
     run_layer_composite.py   tests: values of the other kinds
+    run_layer_quantised.py   tests: tensors of q8_0 and q4_0
+    run_layer_routers.py     tests: routers whose probabilities underflow
+    run_layer_limits.py      tests: names, nesting, OUTPUT
     run_layer_refusals.py    tests: bad input for the other kinds
     run_layer_self_check.py  --self-check
 
@@ -40,6 +44,10 @@ What the specification leaves open, and what this test takes it to mean
     concerns one tensor needs the path and the tensor's name, everything that concerns an option the
     path and the key (and the value, for a bad value of `block` or `activation`).
   * The path is printed as it was given.  No other file may be left beside OUTPUT after a failure.
+  * The line on stderr is printable ASCII and has at most 8 KB, whatever names the files hold; of a name that is not
+    printable or too long it has a part.
+  * OUTPUT that is LAYER or INPUT, also by another spelling of the path, is refused.  Links are not tested.  An OUTPUT
+    may have any name that the file system takes.
   * OUTPUT that exists is replaced on success, unchanged after a failure; with an OUTPUT that cannot be
     written the status is 1 and the line names OUTPUT.
   * OUTPUT holds exactly one tensor, `y`, if nothing routes, else exactly y, route and route_weight.
@@ -57,28 +65,40 @@ and infinity, `--threads 0`, `--flag=value`, flags before the paths, repeated fl
 at T = 0 (in any block).  --weights and --tables are tested only for refusing unknown names.
 Composite kinds
   * Default activation of structmoe: gelu.  `top_k`: 1 for moe and structmoe, 2 for mort.  `eps`: 1e-6.
-    `num_layers`: 1.  `router_order`: softmax_topk.  `norm`: l2.  Booleans are "true" and "false".
+    `num_layers`: none.  `router_order`: softmax_topk.  `norm`: l2.  Booleans are "true" and "false".
   * `num_experts` and `branches` have no default; `num_experts` must be the rows of router.weight.
   * A nested block states its kind by `expert.block`, `shared.block`, `base.block`, `branch.{i}.block`; its options have
     their own defaults.  Nothing is inherited from the outer block.  `shared.` is one block, there if `shared.block` is.
   * The selection bias is added to what the order ranks: probabilities, logits (topk_softmax) or sigmoids.
     `route` is in the order of these biased values, so that route_weight need not descend.
-  * The renormalising orders divide by the sum of the selected weights, without an epsilon.
+    They are doubles: what underflows or reaches 1 in double is a tie, which goes to the lower index.  Without a bias the
+    choice is that of the logits, also where sigmoids or probabilities underflow.
+  * The renormalising orders divide by the sum of the selected weights, without an epsilon.  The quotient is the limit of
+    the formula, also where the weights underflow.  softmax_topk gives what it gives: 0 where the probability underflows.
   * structmoe: W1 is up_proj.weight and W2 down_proj.weight for every fusion, with optional biases as in an mlp (a test
-    of its own); the bias of W1 is inside phi.
+    of its own); the bias of W1 is inside phi.  placement = down: the bank reads phi(x W1^T + b1).
   * hash_moe: route_weight is 1; the map's entries are checked when the layer is read, the id when it is used: an id
-    beyond the map is an error in INPUT.  No top_k: k is the map's second dimension, 1 for (V).
+    beyond the map is an error in INPUT.  k is the map's second dimension, 1 for (V), and `top_k`, if there, is that.
   * meki: one eps for all norms; static-only keeps alpha and mix_norm.weight, drops beta; dynamic-only keeps alpha, beta
     and mix_norm.weight: e = alpha rms(beta G(E[t])).  A folded layer has memory.weight and none of these.
-    word_norm.weight present: G reads rms(E[t]) word_norm.weight.
+    word_norm.weight present: G reads rms(E[t]) word_norm.weight, the linear G as well.  word_proj.weight beside one of
+    the three is an error.
+  * ple: the form follows from word_embed.weight.  The full form needs memory.weight; folded = true needs it too and goes
+    with none of the other three.  One eps for both norms.
+  * Blocks: dtype U8, and the key is the tensor's full name, that of an expert as well, and `.format`.  Tensors of rank 1
+    and 0 are not blocks.  A tensor of U8 without the key, and a key without such a tensor, are errors.  The numbers are
+    f16 scale times level, which float32 holds exactly; simd gives that with --weights f32 --tables f32.  Each tensor may
+    have a format of its own.
+  * Nested blocks: 20 deep is valid (retoken on retoken, parallel in parallel).  There may be a limit; it is an error.
   * retoken and mort with `norm` = rms: without a weight.  A folded retoken has no `scale`.
   * Of nested routing parts the outermost writes the route; of parallel branches the one that routes.
   * The constants 1/sqrt(2 num_layers), alpha and beta are not rounded to float32 on `reference`; eps may be.
     A table folded while reading is not rounded to float32 either on `reference`.
 Not tested because open, composite kinds: an id twice in a row of a hash map, experts of different f or V, experts or
-shared experts that are composite, two branches that both route, retoken or mort on retoken, mort or parallel, `router.bias`,
-meki with an odd d, `folded` on ple, per_layer_input beside memory.weight, router values that
-differ by less than 1e-4, infinite logits.
+shared experts that are composite, two branches that both route, retoken on mort or parallel, mort on mort or parallel,
+`router.bias`, meki's SwiGLU G with an odd d, memory.weight and word_embed.weight of different V in ple, per_layer_input
+beside memory.weight, router values that differ by less than 1e-4 (but for exact ones), infinite logits, scales of blocks
+that are not finite, the least depth of nesting that is refused.
 """
 
 import argparse
@@ -102,7 +122,10 @@ def main():
         return 77
     import run_layer_composite
     import run_layer_dense
+    import run_layer_limits
+    import run_layer_quantised
     import run_layer_refusals
+    import run_layer_routers
     import run_layer_self_check
     from run_layer_harness import Result, Settings
     from run_layer_reference import ALL_BLOCKS
@@ -121,10 +144,10 @@ def main():
         if block not in ALL_BLOCKS:
             parser.error("--blocks: no block %r; there are %s" % (block, ", ".join(ALL_BLOCKS)))
     Settings.blocks, Settings.threads = tuple(options.blocks), options.threads
-    modules = [run_layer_dense, run_layer_composite, run_layer_refusals]
+    modules = [run_layer_dense, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals]
     if options.self_check:
         Settings.tool, Settings.in_process, Settings.backends = "(the reference)", run_layer_self_check.tool, ("reference",)
-        modules = [run_layer_self_check, run_layer_composite, run_layer_refusals]
+        modules = [run_layer_self_check, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals]
     elif not options.run_layer or not os.path.isfile(options.run_layer):
         parser.error("%s does not exist" % options.run_layer if options.run_layer else "RUN_LAYER is missing")
     else:

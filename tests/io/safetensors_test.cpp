@@ -102,7 +102,7 @@ safetensors_file accepted(const std::string& text) {
 }
 
 std::size_t byte_size(const tensor_view& t) {
-    return t.shape.elements() * size_of(t.type);
+    return tiffin::bytes_of(t.type, t.shape.elements());
 }
 
 std::string content(const tensor_view& t) {
@@ -231,6 +231,95 @@ TEST_CASE("safetensors: foreign layouts are read") {
           1);
     static_assert(!std::is_copy_constructible_v<safetensors_file>);
     static_assert(std::is_nothrow_move_constructible_v<tiffin::weights>);
+}
+
+TEST_CASE("safetensors: blocks are bytes in the file and numbers in memory") {
+    std::vector<unsigned char> memory(4096);
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<unsigned char>(i * 41);
+    for (const dtype type : {dtype::q8_0, dtype::q4_0}) {
+        const std::vector<tiffin::shape> shapes{{32}, {3, 64}, {2, 3, 96}, {2, 1, 3, 32}, {0, 32}, {4, 0}};
+        safetensors_writer writer;
+        for (std::size_t i = 0; i < shapes.size(); ++i)
+            writer.add("w" + std::to_string(i), {memory.data() + i, type, shapes[i]});
+        writer.add("produced", type, {2, 64}, [&](const tiffin::io::byte_sink& put) -> tiffin::status {
+            put(memory.data(), tiffin::bytes_of(type, 64));
+            put(memory.data() + 7, tiffin::bytes_of(type, 64));
+            return {};
+        });
+        const auto bytes = writer.to_bytes("memory");
+        REQUIRE(bytes.ok());
+        const auto file = safetensors_file::parse(*bytes, "memory");
+        REQUIRE_MESSAGE(file.ok(), (file.ok() ? "" : file.failure().message()));
+        for (std::size_t i = 0; i < shapes.size(); ++i) {
+            CAPTURE(i);
+            const tensor_view* const read = file->tensors().find("w" + std::to_string(i));
+            REQUIRE(read != nullptr);
+            CHECK(read->type == type);
+            CHECK(read->shape == shapes[i]);
+            if (byte_size(*read) != 0) CHECK(content(*read) == content({memory.data() + i, type, shapes[i]}));
+        }
+        const tensor_view half{memory.data(), type, {1, 64}}, other{memory.data() + 7, type, {1, 64}};
+        CHECK(content(*file->tensors().find("produced")) == content(half) + content(other));
+        // The tensors say it; who copies the metadata beside other tensors copies no wrong formats.
+        CHECK(file->metadata().empty());
+    }
+    // As other programs see it. A value set by hand, as copied from an older file, does not stand.
+    const auto two = safetensors_writer()
+                         .set("w.format", "Q4_0")
+                         .add("w", {memory.data(), dtype::q4_0, {2, 32}})
+                         .add("a", {memory.data(), dtype::f16, {1}})
+                         .to_bytes("memory");
+    REQUIRE(two.ok());
+    const std::string header =
+        "{\"__metadata__\":{\"w.format\":\"q4_0\"},\"a\":" + entry("F16", "[1]", "[0,2]") +
+        ",\"w\":" + entry("U8", "[2,18]", "[2,38]") + "}";
+    const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+    const std::string got(reinterpret_cast<const char*>(two->data()), two->size());
+    CHECK(got.substr(0, 8 + padded.size()) == little_endian(padded.size()) + padded);
+    CHECK(got.size() == 8 + padded.size() + 38);
+}
+
+TEST_CASE("safetensors: the formats of bytes that are read") {
+    const auto with = [](const std::string& value, const std::string& shape, std::size_t bytes) {
+        // Metadata may come after the tensors.
+        return file_text("{\"w\":" + entry("U8", shape, "[0," + std::to_string(bytes) + "]") +
+                             ",\"__metadata__\":{\"w.format\":\"" + value + "\",\"v.format\":\"q8_0\"}}",
+                         bytes);
+    };
+    const std::map<std::string, std::string> other{{"v.format", "q8_0"}};  // of no tensor: it stays
+    const auto eight = accepted(with("q8_0", "[2,68]", 136));
+    CHECK(eight.tensors().find("w")->type == dtype::q8_0);
+    CHECK(eight.tensors().find("w")->shape == tiffin::shape{2, 64});
+    CHECK(eight.metadata() == other);
+    const auto four = accepted(with("q4_0", "[1,2,54]", 108));
+    CHECK(four.tensors().find("w")->type == dtype::q4_0);
+    CHECK(four.tensors().find("w")->shape == tiffin::shape{1, 2, 96});
+    CHECK(four.metadata() == other);
+    for (const std::string name : {"q5_1", "", "q8_0 ", "Q8_0", "Q8_0\\n", "U8", "F32"}) {
+        const auto file = accepted(with(name, "[2,35]", 70));
+        CHECK(file.tensors().find("w")->type == dtype::u8);
+        CHECK(file.tensors().find("w")->shape == tiffin::shape{2, 35});
+        CHECK(file.metadata().contains("w.format"));
+    }
+    // Without its key bytes are bytes, and numbers are numbers whatever a key says.
+    CHECK(
+        accepted(file_text("{\"w\":" + entry("U8", "[34]", "[0,34]") + "}", 34)).tensors().find("w")->type ==
+        dtype::u8);
+    const auto floats = accepted(file_text(
+        "{\"w\":" + entry("F32", "[2]", "[0,8]") + ",\"__metadata__\":{\"w.format\":\"q8_0\"}}", 8));
+    CHECK(floats.tensors().find("w")->type == dtype::f32);
+    CHECK(floats.metadata().contains("w.format"));
+
+    check_refused(with("q8_0", "[2,35]", 70), errc::shape, {"'w'", "q8_0", "(2, 35)", "34 bytes"});
+    check_refused(with("q4_0", "[35]", 35), errc::shape, {"'w'", "q4_0", "(35)", "18 bytes"});
+    check_refused(with("q4_0", "[18,17]", 306), errc::shape, {"(18, 17)", "18 bytes"});
+    check_refused(with("q4_0", "[]", 1), errc::shape, {"()", "18 bytes"});
+    check_refused(with("q8_0", "[0,1]", 0), errc::shape, {"(0, 1)", "34 bytes"});
+    // Of q4_0 there are more numbers than bytes: 2^64 of them, in one axis and in two.
+    for (const std::string wide : {"[0,10376293541461622784]", "[0,1099511627776,9437184]"})
+        check_refused(with("q4_0", wide, 0), errc::file, {"'w'", "overflow", "q4_0"});
+    CHECK(accepted(with("q4_0", "[0,549755813888,9437184]", 0)).tensors().find("w")->shape ==
+          tiffin::shape{0, std::size_t{1} << 39, std::size_t{1} << 24});
 }
 
 TEST_CASE("safetensors: the frame of the file") {
@@ -408,10 +497,15 @@ TEST_CASE("safetensors: odd and endless names are tamed in messages") {
     check_entry_refused(entry("F32", "[0." + std::string(5000, '1') + "]", "[0,4]"), 4, errc::file,
                         {"5002 bytes"});
     check_refused(file_text("{\"__metadata__\":{\"" + endless + "\":0}}", 0), errc::file, {"3000000 bytes"});
-    const auto file = safetensors_file::parse(bytes_of("x"), "odd\n\xC3\xA9 label");
-    REQUIRE_FALSE(file.ok());
-    CHECK(file.failure().where == "odd\\x0a\\xc3\\xa9 label");
-    check_text(file.failure().message());
+    // The frame, the header, the number format: the place is the name itself, the message is for people.
+    for (const std::string& text : {std::string("x"), file_text("{\"w\":1}", 0),
+                                    file_text("{\"w\":" + entry("F8", "[1]", "[0,1]") + "}", 1)}) {
+        const auto file = safetensors_file::parse(bytes_of(text), "odd\n\xC3\xA9 label");
+        REQUIRE_FALSE(file.ok());
+        CHECK(file.failure().where == "odd\n\xC3\xA9 label");
+        CHECK(file.failure().message().find("odd\\x0a\\xc3\\xa9 label: ") == 0);
+        check_text(file.failure().message());
+    }
 }
 
 TEST_CASE("safetensors: opening what is not a readable file") {
@@ -507,6 +601,14 @@ TEST_CASE("safetensors: what cannot be written") {
                 .add("v", {values, dtype::f32, {half, half / 8}})
                 .add("w", {values, dtype::f32, {half, half / 8}}),
             errc::file, {"'w'", "overflow"});
+    for (const tiffin::shape& cut : {tiffin::shape{2, 33}, {64, 1}, {31}, {}, {0, 16}})
+        refused(safetensors_writer().add("w", {values, dtype::q8_0, cut}), errc::shape,
+                {"'w'", "Q8_0", to_string(cut), "whole blocks of 32"});
+    // Bytes that overflow, and numbers that do.
+    refused(safetensors_writer().add("w", {values, dtype::q8_0, {half, half - 32}}), errc::file,
+            {"'w'", "overflow"});
+    refused(safetensors_writer().add("w", {values, dtype::q4_0, {0, half, half}}), errc::file,
+            {"'w'", "overflow"});
     refused(safetensors_writer().set("key", std::string(100'000'001, 'v')), errc::file,
             {"100000000", "header"});
     // A later value of a key replaces the earlier one.
@@ -552,13 +654,13 @@ TEST_CASE("safetensors: writing replaces a file, through a link, beside foreign 
     const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "out";
     write_all(path, std::string(10'000, 'x'));
-    write_all(directory / "out.part0", "another writer's");
+    write_all(directory / "tiffin.part0", "another writer's");
     fs::create_symlink("out", directory / "link");
     const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
     REQUIRE(writer.write(directory / "link").ok());
     CHECK(fs::is_symlink(directory / "link"));
     CHECK(bytes_of(read_all(path)) == *writer.to_bytes("memory"));
-    CHECK(read_all(directory / "out.part0") == "another writer's");
+    CHECK(read_all(directory / "tiffin.part0") == "another writer's");
     CHECK(directory.files() == 3);
     // A file that is read may be rewritten from its own tensors.
     const auto file = safetensors_file::open(path);
@@ -569,7 +671,48 @@ TEST_CASE("safetensors: writing replaces a file, through a link, beside foreign 
     CHECK(bytes_of(read_all(path)) == *writer.to_bytes("memory"));
 }
 
+TEST_CASE("safetensors: a name as long as names can be") {
+    const tiffin_test::scratch_folder directory;
+    const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
+    for (const std::size_t length : {250u, 255u}) {
+        const fs::path path = directory / std::string(length, 'n');
+        for (int twice = 0; twice < 2; ++twice) {
+            const auto written = writer.write(path);
+            REQUIRE_MESSAGE(written.ok(), (written.ok() ? "" : written.failure().message()));
+        }
+        CHECK(safetensors_file::open(path).ok());
+    }
+    CHECK(directory.files() == 2);
+}
+
 #if defined(__unix__)
+TEST_CASE("safetensors: a file that replaces another has its mode, from the first byte on") {
+    const tiffin_test::scratch_folder directory;
+    const fs::path path = directory / "out";
+    const auto mode = [](const fs::path& of) { return static_cast<unsigned>(fs::status(of).permissions()); };
+    for (const unsigned wanted : {0600u, 0640u, 0666u, 0400u}) {
+        CAPTURE(wanted);
+        write_all(path, "old");
+        REQUIRE(::chmod(path.c_str(), wanted) == 0);
+        unsigned meanwhile = 0;
+        safetensors_writer writer;
+        writer.add("w", dtype::f32, {2}, [&](const tiffin::io::byte_sink& put) -> tiffin::status {
+            meanwhile = mode(directory / "tiffin.part0");
+            put(values, 8);
+            return {};
+        });
+        REQUIRE(writer.write(path).ok());
+        CHECK(meanwhile == wanted);
+        CHECK(mode(path) == wanted);
+        CHECK(safetensors_file::map(path).ok() == (::geteuid() == 0 || (wanted & 0400u) != 0));
+        REQUIRE(::chmod(path.c_str(), 0600) == 0);
+    }
+    // A new file has the mode that the system gives to new files.
+    write_all(directory / "plain", "");
+    REQUIRE(safetensors_writer().write(directory / "new").ok());
+    CHECK(mode(directory / "new") == mode(directory / "plain"));
+}
+
 TEST_CASE("safetensors: a write that stops half-way leaves the old file and nothing else") {
     const tiffin_test::scratch_folder directory;
     const fs::path path = directory / "out";

@@ -15,11 +15,13 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 TIFFIN_BEGIN
 namespace io {
 
-// A layer file whose memories (meki) and modulators (retoken) are folded to tables, at whatever depth.
+// A layer file whose memories (meki, ple) and modulators (retoken) are folded to tables, at whatever depth, in
+// every expert of a mixture.
 // The result is marked: `folded` is "true" in its metadata.
 class folded_layer {
 public:
@@ -31,28 +33,39 @@ public:
         made.metadata_ = file.metadata();
         std::set<std::string> replaced;
         for (const auto& [key, kind] : file.metadata()) {
-            if (!key.ends_with("block") || (kind != "meki" && kind != "retoken")) continue;
-            const std::string prefix = key.substr(0, key.size() - std::string_view("block").size());
-            const auto mark = file.metadata().find(prefix + "folded");
+            const bool is_block = key == "block" || key.ends_with(".block");
+            if (!is_block || (kind != "meki" && kind != "ple" && kind != "retoken")) continue;
+            const std::string keys = key.substr(0, key.size() - std::string_view("block").size());
+            const auto mark = file.metadata().find(keys + "folded");
             if (mark != file.metadata().end() && mark->second == "true")
-                return failure{errc::option, prefix + "folded",
+                return failure{errc::option, keys + "folded",
                                "is 'true'; what is folded already is not folded again"};
             layer_options options(file.metadata());
-            const folding of{file.tensors(), prefix, options, progress, execute};
-            auto table = kind == "meki" ? made.fold_memory(of) : made.fold_modulators(of);
-            if (!table) return table.failure();
-            const char* const name = kind == "meki" ? "memory.weight" : "modulators.weight";
-            for (const char* const gone :
-                 {"memory.weight", "alpha", "beta", "mix_norm.weight", "word_embed.weight",
-                  "word_norm.weight", "modulators.weight", "scale", "word_proj.gate_proj.weight",
-                  "word_proj.up_proj.weight", "word_proj.down_proj.weight"})
-                replaced.insert(prefix + gone);
-            made.tables_.emplace_back(prefix + name, *std::move(table));
-            made.metadata_[prefix + "folded"] = "true";
+            auto prefixes = tensor_prefixes(options, keys, file.tensors().entries().size());
+            if (!prefixes) return prefixes.failure();
+            for (const std::string& prefix : *prefixes) {
+                // A row alone is what PLE is folded to.
+                if (kind == "ple" && file.tensors().find(prefix + "word_embed.weight") == nullptr) continue;
+                const folding of{file.tensors(), prefix, keys, options, progress, execute};
+                auto table = kind == "meki"  ? made.fold_memory(of)
+                             : kind == "ple" ? made.fold_context(of)
+                                             : made.fold_modulators(of);
+                if (!table) return table.failure();
+                for (const char* const gone :
+                     {"memory.weight", "alpha", "beta", "mix_norm.weight", "word_embed.weight",
+                      "word_norm.weight", "modulators.weight", "scale", "word_proj.weight",
+                      "word_proj.gate_proj.weight", "word_proj.up_proj.weight", "word_proj.down_proj.weight",
+                      "per_layer_model_projection.weight", "per_layer_projection_norm.weight"})
+                    replaced.insert(prefix + gone);
+                made.tables_.emplace_back(
+                    prefix + (kind == "retoken" ? "modulators.weight" : "memory.weight"), *std::move(table));
+                made.metadata_[keys + "folded"] = "true";
+            }
         }
         if (made.tables_.empty())
-            return failure{errc::option, "block",
-                           "is nothing that can be folded: known are meki and retoken"};
+            return failure{
+                errc::option, "block",
+                "is nothing that can be folded: known are meki, retoken, and ple with its context"};
         for (const weights::entry& e : file.tensors().entries())
             if (!replaced.contains(e.name)) made.kept_.add(e.name, e.tensor);
         return made;
@@ -76,15 +89,50 @@ public:
 private:
     struct folding {
         const weights& given;
-        std::string prefix;
+        std::string prefix;  // of tensors
+        std::string keys;    // of options
         layer_options& options;
         const fold_progress& progress;
         executor_ref execute;
     };
 
+    // What the tensors begin with of a block whose options begin with `keys`: all experts of a mixture share
+    // the options `expert.`. There are no more of them than `tensors`.
+    static result<std::vector<std::string>> tensor_prefixes(layer_options& options, const std::string& keys,
+                                                            std::size_t tensors) {
+        std::vector<std::string> all{""};
+        for (std::size_t first = 0; first < keys.size();) {
+            const std::size_t end = keys.find('.', first) + 1;
+            const std::string part = keys.substr(first, end - first);
+            std::size_t count = 1;
+            if (part == "expert.")
+                if (status s = options.read(keys.substr(0, first) + "num_experts", count); !s)
+                    return s.failure();
+            if (count > tensors / all.size())
+                return failure{
+                    errc::option, keys.substr(0, first) + "num_experts",
+                    "is " + std::to_string(count) + "; the file has " + std::to_string(tensors) + " tensors"};
+            std::vector<std::string> longer;
+            for (const std::string& prefix : all)
+                for (std::size_t e = 0; e < count; ++e)
+                    longer.push_back(prefix +
+                                     (part == "expert." ? "experts." + std::to_string(e) + "." : part));
+            all = std::move(longer);
+            first = end;
+        }
+        return all;
+    }
+
+    result<folded_table> fold_context(const folding& of) {
+        float eps = 1e-6f;
+        if (status s = of.options.read(of.keys + "eps", eps); !s) return s.failure();
+        ple_memory memory;
+        detail::set_eps(memory, eps);
+        return fold(memory, of.given, of.prefix, of.progress, of.execute);
+    }
     result<folded_table> fold_memory(const folding& of) {
         float eps = 1e-6f;
-        if (status s = of.options.read(of.prefix + "eps", eps); !s) return s.failure();
+        if (status s = of.options.read(of.keys + "eps", eps); !s) return s.failure();
         return detail::with_memory_form(of.given, of.prefix, [&]<class Memory>(std::type_identity<Memory>) {
             Memory memory;
             detail::set_eps(memory, eps);
@@ -94,8 +142,8 @@ private:
     result<folded_table> fold_modulators(const folding& of) {
         token_modulator<any_norm> modulator;
         any_norm& norm = modulator.row.norm;
-        if (status s = of.options.read(of.prefix + "norm", norm_names, norm.kind); !s) return s.failure();
-        if (status s = of.options.read(of.prefix + "eps", norm.eps); !s) return s.failure();
+        if (status s = of.options.read(of.keys + "norm", norm_names, norm.kind); !s) return s.failure();
+        if (status s = of.options.read(of.keys + "eps", norm.eps); !s) return s.failure();
         return fold(modulator, of.given, of.prefix, of.progress, of.execute);
     }
 

@@ -6,6 +6,7 @@
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/prepare.hpp>
+#include <tiffin/quoted.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -44,8 +45,10 @@ result<any_layer> open_layer(const std::filesystem::path& path, const Backend& b
     auto shared = std::make_shared<const safetensors_file>(*std::move(file));
     auto loaded = load_layer(shared, backend);
     if (loaded) return loaded;
+    // The place of the failure is cut here already: an endless name would leave no room for what is wrong.
     const failure& f = loaded.failure();
-    return failure{f.code, shared->label(), f.message()};
+    const failure inside{f.code, tiffin::detail::printable(f.where, 512), f.what};
+    return failure{f.code, shared->label(), inside.message()};
 }
 
 }  // namespace io

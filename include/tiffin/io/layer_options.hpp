@@ -3,17 +3,18 @@
 
 #include <tiffin/activation/any_activation.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/io/safetensors_format.hpp>
 
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 TIFFIN_BEGIN
 namespace io {
@@ -50,35 +51,46 @@ public:
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
         if (bad != std::errc() || rest != end || value == 0)
-            return failure{errc::option, key, "is '" + *text + "'; it must be a whole number from 1 up"};
+            return failure{errc::option, key,
+                           "is " + detail::in_quotes(*text) + "; it must be a whole number from 1 up"};
         to = value;
         return {};
     }
-    // A number not below 0.
+    // A number not below 0 that a float can hold, with a decimal point whatever the program's locale is.
     status read(const std::string& key, float& to) {
         const std::string* const text = find(key);
         if (text == nullptr) return {};
-        char* rest = nullptr;
-        const float value = std::strtof(text->c_str(), &rest);
-        const bool digits = text->find_first_not_of("0123456789.eE+-") == std::string::npos;
-        if (text->empty() || !digits || *rest != '\0' || !std::isfinite(value) || value < 0 ||
-            text->front() == '+')
-            return failure{errc::option, key, "is '" + *text + "'; it must be a number not below 0"};
+        float value = 0;
+        const char* const end = text->data() + text->size();
+        const auto [rest, bad] = std::from_chars(text->data(), end, value);
+        if (bad != std::errc() || rest != end || !std::isfinite(value) || value < 0)
+            return failure{
+                errc::option, key,
+                "is " + detail::in_quotes(*text) + "; it must be a number not below 0 that f32 can hold"};
         to = value;
         return {};
     }
     status read(const std::string& key, bool& to) {
-        static constexpr std::array<std::string_view, 2> words{"false", "true"};
+        static constexpr std::array<std::string_view, 2> words{{"false", "true"}};
         return read_word(key, words, [&](std::size_t i) { to = i == 1; });
     }
 
-    // An error where an option was given that `block` has not asked for.
+    // An error where an option was given that `block` has not asked for. The formats of tensors of blocks are
+    // no options any more: a file that was read has taken them (see safetensors.hpp).
     [[nodiscard]] status check_all_known(std::string_view block) const {
-        for (const auto& [key, value] : metadata_)
-            if (!known_.contains(key))
-                return failure{
-                    errc::option, key,
-                    "is not an option of block '" + std::string(block) + "' (its value is '" + value + "')"};
+        for (const auto& [key, value] : metadata_) {
+            if (known_.contains(key)) continue;
+            if (key.ends_with(format_suffix))
+                return failure{errc::option, key,
+                               "is " + detail::in_quotes(value) + "; it must be one of " +
+                                   detail::known_formats() + ", and tensor " +
+                                   detail::in_quotes(
+                                       std::string_view(key).substr(0, key.size() - format_suffix.size())) +
+                                   " be there in bytes (U8)"};
+            return failure{errc::option, key,
+                           "is not an option of block " + detail::in_quotes(block) + " (its value is " +
+                               detail::in_quotes(value) + ")"};
+        }
         return {};
     }
 
@@ -95,7 +107,7 @@ private:
             }
             all.append(all.empty() ? "" : ", ").append(names[i]);
         }
-        return failure{errc::option, key, "is '" + *text + "'; known are " + all};
+        return failure{errc::option, key, "is " + detail::in_quotes(*text) + "; known are " + all};
     }
 
     const std::map<std::string, std::string>& metadata_;

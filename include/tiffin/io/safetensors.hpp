@@ -30,6 +30,9 @@ namespace io {
 // its being moved. Held data as a whole starts on a 64-byte boundary; a mapped tensor, and any of a
 // foreign file, may lie at any alignment.
 //
+// A tensor of bytes with the metadata key `<name>.format`, q8_0 or q4_0, is given as what it is: numbers in
+// blocks, the last axis counting numbers. Bytes of another format, or of none, stay bytes.
+//
 // Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null
 // `__metadata__`, formats other than those of `dtype`, ranks above `shape::max_rank`, and shapes
 // whose non-zero sizes overflow.
@@ -38,7 +41,8 @@ public:
     // Reads the file at `path`.
     // Gives its tensors and metadata; `label()` is the path.
     // Errors: errc::file where the file is missing, unreadable, not a regular file or malformed,
-    // errc::duplicate_tensor for a name given twice, errc::dtype for an unknown number format.
+    // errc::duplicate_tensor for a name given twice, errc::dtype for an unknown number format,
+    // errc::shape where rows of bytes are no whole blocks of the format told.
     // Cost: one read of the file, one allocation of the size of its data, made after the header
     // has been checked.
     static result<safetensors_file> open(const std::filesystem::path& path);
@@ -54,13 +58,13 @@ public:
     // Cost: one copy of the bytes.
     static result<safetensors_file> parse(std::span<const std::byte> bytes, std::string label);
 
-    // The strings of `__metadata__`; empty where the file has none.
+    // The strings of `__metadata__`, less the formats that tensors have now; empty where there are none.
     [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
     // The tensors, in the order of the header; views into this object.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
     // A file that was mapped, else none: a tensor begins at its data - mapping().bytes().data().
     [[nodiscard]] const file_mapping& mapping() const noexcept { return mapped_; }
-    // The path or name given; failures carry it as `where`, its odd bytes escaped.
+    // The path or name given; failures carry it as `where`.
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
 
 private:
@@ -98,9 +102,7 @@ private:
 template <class Take>
 result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::string label,
                                                      const Take& take) {
-    const auto refuse = [&](std::string what) {
-        return detail::file_failure(errc::file, label, std::move(what));
-    };
+    const auto refuse = [&](std::string what) { return failure{errc::file, label, std::move(what)}; };
     constexpr std::uint64_t prefix = sizeof(std::uint64_t);
     std::uint64_t length = 0;
     if (size < prefix)
@@ -119,7 +121,7 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
     const std::uint64_t data_size = size - prefix - length;
     detail::header_reader header(data_size);
     if (const status read = header.read(text); !read)
-        return detail::file_failure(read.failure().code, label, read.failure().what);
+        return failure{read.failure().code, label, read.failure().what};
 
     safetensors_file file;
     file.entries_ = std::move(header.entries);
@@ -134,9 +136,7 @@ result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string 
     auto file = load_head(size, std::move(label), take);
     if (!file) return file;
     const std::uint64_t bytes = file->data_size_;
-    const auto refuse = [&](const std::string& what) {
-        return detail::file_failure(errc::file, file->label_, what);
-    };
+    const auto refuse = [&](const std::string& what) { return failure{errc::file, file->label_, what}; };
     file->data_.reset(static_cast<std::byte*>(::operator new(bytes, alignment, std::nothrow)));
     if (!file->data_) return refuse("there is no memory for its " + std::to_string(bytes) + " data bytes");
     if (!take(file->data_.get(), bytes))
@@ -155,9 +155,7 @@ inline result<safetensors_file> safetensors_file::parse(std::span<const std::byt
 
 inline result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
     const std::string label = path.string();
-    const auto refuse = [&](std::string what) {
-        return detail::file_failure(errc::file, label, std::move(what));
-    };
+    const auto refuse = [&](std::string what) { return failure{errc::file, label, std::move(what)}; };
     const result<std::uint64_t> size = detail::regular_file_size(path);
     if (!size) return size.failure();
     const detail::stream_handle stream(std::fopen(label.c_str(), "rb"));

@@ -3,8 +3,11 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/quoted.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -12,6 +15,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,40 +29,22 @@ namespace io {
 static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) == 8,
               "safetensors data is used as it lies in the file: little-endian, 64-bit sizes");
 
+// The end of the metadata key that names the format of a tensor of blocks: safetensors has none, so they are
+// kept as bytes (U8) whose last axis counts the bytes of a row. The value is q8_0 or q4_0.
+inline constexpr std::string_view format_suffix = ".format";
+
+inline std::string format_key(std::string_view tensor) {
+    return std::string(tensor).append(format_suffix);
+}
+
 namespace detail {
 
 // The official limit: parsing a larger header would only serve a hostile file.
 inline constexpr std::uint64_t header_limit = 100'000'000;
 inline constexpr std::string_view metadata_key = "__metadata__";
 
-// Names come from files: an error stays one short line of ASCII whatever they hold.
-inline std::string printable(std::string_view text, std::size_t limit = 96) {
-    constexpr std::string_view digits = "0123456789abcdef";
-    std::string out;
-    for (const char c : text.substr(0, limit)) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte >= 0x20 && byte < 0x7F) {
-            out += c;
-        } else {
-            out += "\\x";
-            out += digits[byte >> 4];
-            out += digits[byte & 15u];
-        }
-    }
-    if (text.size() > limit) out += "... (" + std::to_string(text.size()) + " bytes)";
-    return out;
-}
-
-inline std::string in_quotes(std::string_view name) {
-    std::string out = "'";  // appended to: g++ 12 warns without cause of the temporaries of a + b
-    out += printable(name);
-    out += '\'';
-    return out;
-}
-
-inline failure file_failure(errc code, std::string_view label, std::string what) {
-    return {code, printable(label, 4096), std::move(what)};
-}
+using tiffin::detail::in_quotes;
+using tiffin::detail::printable;
 
 inline std::string reason(const std::error_code& error) {
     return printable(error.message());
@@ -71,9 +57,7 @@ inline std::string last_reason() {
 
 // Errors: errc::file where there is no regular file at `path`.
 inline result<std::uint64_t> regular_file_size(const std::filesystem::path& path) {
-    const auto refuse = [&](std::string what) {
-        return file_failure(errc::file, path.string(), std::move(what));
-    };
+    const auto refuse = [&](std::string what) { return failure{errc::file, path.string(), std::move(what)}; };
     std::error_code error;
     const std::filesystem::file_type kind = std::filesystem::status(path, error).type();
     if (kind == std::filesystem::file_type::not_found) return refuse("there is no such file");
@@ -86,13 +70,60 @@ inline result<std::uint64_t> regular_file_size(const std::filesystem::path& path
     return std::uint64_t{size};
 }
 
-// The bytes of a dense tensor, or nothing where the count overflows. A zero size does not excuse
-// the others: the product of any of the sizes is safe to form afterwards.
+struct block_format {
+    dtype type;
+    std::string_view name;
+};
+inline constexpr std::array<block_format, 2> block_formats{{{dtype::q8_0, "q8_0"}, {dtype::q4_0, "q4_0"}}};
+
+// The format of blocks that metadata names.
+inline std::optional<dtype> block_format_of(std::string_view name) noexcept {
+    for (const block_format& format : block_formats)
+        if (name == format.name) return format.type;
+    return std::nullopt;
+}
+
+// The name that metadata has for it. Precondition: a format of blocks.
+inline std::string_view format_name(dtype type) noexcept {
+    return std::find_if(block_formats.begin(), block_formats.end(),
+                        [&](const block_format& format) { return format.type == type; })
+        ->name;
+}
+
+inline std::string known_formats() {
+    std::string all;
+    for (const block_format& format : block_formats) all.append(all.empty() ? "" : ", ").append(format.name);
+    return all;
+}
+
+inline tiffin::shape with_last_axis(const tiffin::shape& sizes, std::size_t last) noexcept {
+    tiffin::shape made;
+    for (std::size_t axis = 0; axis + 1 < sizes.rank(); ++axis) made.push_back(sizes[axis]);
+    made.push_back(last);
+    return made;
+}
+
+inline bool is_whole_blocks(dtype type, const tiffin::shape& sizes) noexcept {
+    return block_of(type) == 1 || (sizes.rank() > 0 && sizes[sizes.rank() - 1] % block_of(type) == 0);
+}
+
+// The format and the sizes that the file has for a tensor. Precondition: whole blocks.
+inline dtype stored_type(dtype type) noexcept {
+    return block_of(type) == 1 ? type : dtype::u8;
+}
+inline tiffin::shape stored_shape(dtype type, const tiffin::shape& sizes) noexcept {
+    return block_of(type) == 1 ? sizes : with_last_axis(sizes, bytes_of(type, sizes[sizes.rank() - 1]));
+}
+
+// The bytes of a tensor, or nothing where they or its numbers overflow. A zero size does not excuse
+// the others: the product of any of the sizes is safe to form afterwards. Precondition: whole blocks.
 inline std::optional<std::uint64_t> byte_count(dtype type, const tiffin::shape& sizes) noexcept {
-    std::uint64_t product = size_of(type);
+    // A block of q4_0 has fewer bytes than numbers; the larger count is the one to watch.
+    const std::uint64_t block = block_of(type), unit = std::max<std::uint64_t>(size_of(type), block);
+    std::uint64_t product = unit;
     bool empty = false;
     for (std::size_t axis = 0; axis < sizes.rank(); ++axis) {
-        const std::uint64_t size = sizes[axis];
+        const std::uint64_t size = axis + 1 < sizes.rank() ? sizes[axis] : sizes[axis] / block;
         if (size == 0) {
             empty = true;
             continue;
@@ -100,7 +131,35 @@ inline std::optional<std::uint64_t> byte_count(dtype type, const tiffin::shape& 
         if (product > std::numeric_limits<std::uint64_t>::max() / size) return std::nullopt;
         product *= size;
     }
-    return empty ? 0 : product;
+    return empty ? 0 : product / unit * size_of(type);
+}
+
+// Makes a tensor of bytes, which the metadata calls blocks, one of numbers, and takes the key out of the
+// metadata: the tensor says it now. Leaves other tensors, and unknown formats, as they are.
+// Errors: errc::shape where rows are no whole blocks, errc::file where the numbers overflow.
+inline status take_format(std::string_view name, tensor_view& tensor,
+                          std::map<std::string, std::string>& metadata) {
+    if (tensor.type != dtype::u8) return {};
+    const auto told = metadata.find(format_key(name));
+    const auto type = told == metadata.end() ? std::nullopt : block_format_of(told->second);
+    if (!type) return {};
+    const auto refuse = [&](errc code, const std::string& what) {
+        return failure{code, "",
+                       "tensor " + in_quotes(name) + " is " + std::string(format_name(*type)) +
+                           " in bytes of shape " + to_string(tensor.shape) + ": " + what};
+    };
+    const std::size_t rank = tensor.shape.rank();
+    if (rank == 0 || tensor.shape[rank - 1] % size_of(*type) != 0)
+        return refuse(errc::shape,
+                      "rows are no whole blocks of " + std::to_string(size_of(*type)) + " bytes");
+    const std::size_t blocks = tensor.shape[rank - 1] / size_of(*type), block = block_of(*type);
+    const bool fits = blocks <= std::numeric_limits<std::size_t>::max() / block;
+    const tiffin::shape numbers = with_last_axis(tensor.shape, fits ? blocks * block : 0);
+    if (!fits || !byte_count(*type, numbers)) return refuse(errc::file, "its numbers overflow 64 bits");
+    tensor.type = *type;
+    tensor.shape = numbers;
+    metadata.erase(told);
+    return {};
 }
 
 struct close_stream {

@@ -50,6 +50,8 @@ public:
             return failure{errc::file, "", "the header has a zero byte at its byte " + std::to_string(zero)};
         if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), this) || !check_layout())
             return std::move(failure_);
+        for (entry& e : entries)
+            if (status s = take_format(e.name, e.tensor, metadata); !s) return s;
         return {};
     }
 
@@ -151,7 +153,7 @@ public:
 
 private:
     enum class place : std::uint8_t { start, top, metadata, tensor, shape, data_offsets };
-    static constexpr std::array<std::string_view, 3> field_names{"dtype", "shape", "data_offsets"};
+    static constexpr std::array<std::string_view, 3> field_names{{"dtype", "shape", "data_offsets"}};
     static constexpr std::size_t dtype_field = 0;
     static constexpr std::size_t shape_field = 1;
 

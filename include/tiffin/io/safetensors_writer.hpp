@@ -4,15 +4,14 @@
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/safetensors_format.hpp>
+#include <tiffin/io/unfinished_file.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -22,7 +21,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,21 +28,6 @@ TIFFIN_BEGIN
 namespace io {
 
 namespace detail {
-
-// A file under construction; removed again unless it has been given its final name.
-struct unfinished_file {
-    std::filesystem::path path;
-    stream_handle stream;
-
-    unfinished_file() = default;
-    unfinished_file(const unfinished_file&) = delete;
-    unfinished_file& operator=(const unfinished_file&) = delete;
-    ~unfinished_file() {
-        std::error_code ignored;
-        stream.reset();
-        if (!path.empty()) std::filesystem::remove(path, ignored);
-    }
-};
 
 // The JSON string of `text`, or nothing where it is not UTF-8.
 inline std::optional<std::string> json_string(const std::string& text) {
@@ -69,6 +52,8 @@ using byte_source = std::function<status(const byte_sink&)>;
 // Tensors are laid out by element size, largest first, then by name, as the official writer does:
 // each is aligned to its elements without gaps, and the bytes of the file do not depend on the
 // order of the calls. The tensors' memory is the caller's and is read by `write` and `to_bytes`.
+//
+// Tensors of q8_0 and q4_0 become tensors of bytes, U8, and the metadata key `<name>.format` is set.
 class safetensors_writer {
 public:
     // Sets a string of `__metadata__`; a later value of the same key replaces an earlier one.
@@ -90,10 +75,12 @@ public:
     }
 
     // Writes the file at `path`, replacing a regular file there (the target, where it is a link).
-    // Takes the path; the bytes go to a new file `path`.part<n> that is then renamed.
+    // Takes the path; the bytes go to a new file tiffin.part<n> beside it that is then renamed, and has
+    // the mode bits of the file that it replaces.
     // Errors: errc::file where the path cannot be written or is not a regular file, where a name or
     // string is not UTF-8, a tensor has no data or the sizes overflow; errc::duplicate_tensor for a
-    // name given twice. No file is left behind then, and an existing one stays as it was.
+    // name given twice; errc::shape for rows that are no whole blocks of their format. No file is left
+    // behind then, and an existing one stays as it was.
     // Cost: one write of the data; no copy of it in memory. Not synced to the disk.
     status write(const std::filesystem::path& path) const;
 
@@ -141,28 +128,60 @@ inline status safetensors_writer::put(const weights::entry& e, std::string_view 
         return s;
     if (taken && done == bytes) return {};
     if (done > bytes || taken)
-        return detail::file_failure(
-            errc::size, label,
-            "tensor " + detail::in_quotes(e.name) + " was produced with " +
-                (taken ? std::to_string(done) : "more than " + std::to_string(bytes)) +
-                " bytes; its shape takes " + std::to_string(bytes));
-    return detail::file_failure(errc::file, label, "the file cannot be written: " + detail::last_reason());
+        return failure{errc::size, std::string(label),
+                       "tensor " + detail::in_quotes(e.name) + " was produced with " +
+                           (taken ? std::to_string(done) : "more than " + std::to_string(bytes)) +
+                           " bytes; its shape takes " + std::to_string(bytes)};
+    return failure{errc::file, std::string(label), "the file cannot be written: " + detail::last_reason()};
 }
 
 inline result<safetensors_writer::layout> safetensors_writer::arrange(std::string_view label) const {
     const auto refuse = [&](std::string what, errc code = errc::file) {
-        return detail::file_failure(code, label, std::move(what));
+        return failure{code, std::string(label), std::move(what)};
     };
     layout plan;
     for (const weights::entry& e : tensors_.entries()) plan.order.push_back(&e);
     std::sort(plan.order.begin(), plan.order.end(), [](const weights::entry* a, const weights::entry* b) {
-        const std::size_t left = size_of(a->tensor.type);
-        const std::size_t right = size_of(b->tensor.type);
+        const std::size_t left = size_of(detail::stored_type(a->tensor.type));
+        const std::size_t right = size_of(detail::stored_type(b->tensor.type));
         return left != right ? left > right : a->name < b->name;
     });
 
+    std::map<std::string, std::string> metadata = metadata_;
+    std::set<std::string_view> names;
+    std::string tensors;
+    for (const weights::entry* e : plan.order) {
+        const auto& [data, type, sizes, gathered] = e->tensor;
+        const std::string tensor = "tensor " + detail::in_quotes(e->name);
+        const auto name = detail::json_string(e->name);
+        if (!name) return refuse(tensor + " has a name that is not UTF-8");
+        if (e->name == detail::metadata_key)
+            return refuse(tensor + " has the name that the format keeps for metadata");
+        if (!names.insert(e->name).second) return refuse(tensor + " was added twice", errc::duplicate_tensor);
+        const std::string format =
+            tensor + " is " + std::string(name_of(type)) + " of shape " + to_string(sizes);
+        if (!detail::is_whole_blocks(type, sizes))
+            return refuse(format + ": rows are no whole blocks of " + std::to_string(block_of(type)),
+                          errc::shape);
+        const auto bytes = detail::byte_count(type, sizes);
+        if (!bytes || *bytes > std::numeric_limits<std::uint64_t>::max() - plan.data_size)
+            return refuse(format + ": the file's bytes overflow 64 bits");
+        if (data == nullptr && *bytes != 0 && !sources_.contains(e->name))
+            return refuse(tensor + " has no data, but its shape " + to_string(sizes) + " takes " +
+                          std::to_string(*bytes) + " bytes");
+        if (block_of(type) != 1)
+            metadata.insert_or_assign(format_key(e->name), std::string(detail::format_name(type)));
+        const tiffin::shape stored = detail::stored_shape(type, sizes);
+        tensors += "," + *name + ":{\"dtype\":\"" + std::string(name_of(detail::stored_type(type))) +
+                   "\",\"shape\":[";
+        for (std::size_t axis = 0; axis < stored.rank(); ++axis)
+            tensors += (axis ? "," : "") + std::to_string(stored[axis]);
+        tensors += "],\"data_offsets\":[" + std::to_string(plan.data_size) + ",";
+        plan.data_size += *bytes;
+        tensors += std::to_string(plan.data_size) + "]}";
+    }
     std::string json = "{";
-    for (const auto& [key, value] : metadata_) {
+    for (const auto& [key, value] : metadata) {
         const auto left = detail::json_string(key);
         const auto right = detail::json_string(value);
         if (!left || !right)
@@ -171,35 +190,11 @@ inline result<safetensors_writer::layout> safetensors_writer::arrange(std::strin
         json += json.size() == 1 ? "\"__metadata__\":{" : ",";
         json += *left + ":" + *right;
     }
-    if (!metadata_.empty()) json += "}";
-    std::set<std::string_view> names;
-    for (const weights::entry* e : plan.order) {
-        const std::string tensor = "tensor " + detail::in_quotes(e->name);
-        const auto name = detail::json_string(e->name);
-        if (!name) return refuse(tensor + " has a name that is not UTF-8");
-        if (e->name == detail::metadata_key)
-            return refuse(tensor + " has the name that the format keeps for metadata");
-        if (!names.insert(e->name).second) return refuse(tensor + " was added twice", errc::duplicate_tensor);
-        if (block_of(e->tensor.type) != 1)
-            return refuse(tensor + " is " + std::string(name_of(e->tensor.type)) +
-                              ", which safetensors files do not have",
-                          errc::dtype);
-        const auto bytes = detail::byte_count(e->tensor.type, e->tensor.shape);
-        if (!bytes || *bytes > std::numeric_limits<std::uint64_t>::max() - plan.data_size)
-            return refuse(tensor + " is " + std::string(name_of(e->tensor.type)) + " of shape " +
-                          to_string(e->tensor.shape) + ": the file's bytes overflow 64 bits");
-        if (e->tensor.data == nullptr && *bytes != 0 && !sources_.contains(e->name))
-            return refuse(tensor + " has no data, but its shape " + to_string(e->tensor.shape) + " takes " +
-                          std::to_string(*bytes) + " bytes");
-        if (json.size() != 1) json += ",";
-        json += *name + ":{\"dtype\":\"" + std::string(name_of(e->tensor.type)) + "\",\"shape\":[";
-        for (std::size_t axis = 0; axis < e->tensor.shape.rank(); ++axis)
-            json += (axis ? "," : "") + std::to_string(e->tensor.shape[axis]);
-        json += "],\"data_offsets\":[" + std::to_string(plan.data_size) + ",";
-        plan.data_size += *bytes;
-        json += std::to_string(plan.data_size) + "]}";
-    }
-    json += "}";
+    if (!metadata.empty())
+        json += "}";
+    else if (!tensors.empty())
+        tensors.erase(0, 1);  // the comma
+    json += tensors + "}";
     json.append((8 - json.size() % 8) % 8, ' ');
     if (json.size() > detail::header_limit)
         return refuse("the header would take " + std::to_string(json.size()) + " bytes, above the limit of " +
@@ -229,55 +224,15 @@ inline result<std::vector<std::byte>> safetensors_writer::to_bytes(std::string_v
 
 inline status safetensors_writer::write(const std::filesystem::path& path) const {
     const std::string label = path.string();
-    const auto refuse = [&](std::string what) {
-        return detail::file_failure(errc::file, label, std::move(what));
-    };
     const result<layout> plan = arrange(label);
     if (!plan) return plan.failure();
-
-    using kinds = std::filesystem::file_type;
-    std::error_code error;
-    std::filesystem::path target = path;
-    const kinds kind = std::filesystem::status(path, error).type();
-    if (kind == kinds::none) return refuse("the file cannot be reached: " + detail::reason(error));
-    if (kind == kinds::directory) return refuse("this is a directory; it cannot be written");
-    // Renaming over a device such as /dev/null would replace the device itself.
-    if (kind != kinds::not_found && kind != kinds::regular)
-        return refuse("this is not a regular file; it is not replaced");
-    if (kind == kinds::regular) target = std::filesystem::canonical(path, error);
-    if (error && kind == kinds::regular)
-        return refuse("the file cannot be reached: " + detail::reason(error));
-
-    detail::unfinished_file part;
-    for (int n = 0; n < 1000 && !part.stream; ++n) {
-        std::filesystem::path candidate = target;
-        candidate += ".part" + std::to_string(n);
-        // x: an existing file is never taken over, so two writers cannot share one.
-        part.stream.reset(std::fopen(candidate.string().c_str(), "wbx"));
-        if (part.stream)
-            part.path = std::move(candidate);
-        else if (errno != EEXIST)
-            return refuse("the file cannot be written: " + detail::last_reason());
-    }
-    if (!part.stream)
-        return refuse("the file cannot be written: 1000 unfinished ones, .part0 on, lie beside it");
-
-    const auto to_file = [&](const void* data, std::size_t n) {
-        return std::fwrite(data, 1, n, part.stream.get()) == n;
-    };
-    if (!to_file(plan->head.data(), plan->head.size()))
-        return refuse("the file cannot be written: " + detail::last_reason());
+    auto file = detail::unfinished_file::begin(path);
+    if (!file) return file.failure();
+    const auto to_file = [&](const void* data, std::size_t n) { return file->write(data, n); };
+    if (!to_file(plan->head.data(), plan->head.size())) return file->cannot_write();
     for (const weights::entry* e : plan->order)
         if (status s = put(*e, label, to_file); !s) return s;
-    // Closing writes what is still buffered and so can fail like any write.
-    if (std::fflush(part.stream.get()) != 0)
-        return refuse("the file cannot be written: " + detail::last_reason());
-    if (std::fclose(part.stream.release()) != 0)
-        return refuse("the file cannot be written: " + detail::last_reason());
-    std::filesystem::rename(part.path, target, error);
-    if (error) return refuse("the file cannot be renamed: " + detail::reason(error));
-    part.path.clear();
-    return {};
+    return file->finish();
 }
 
 }  // namespace io

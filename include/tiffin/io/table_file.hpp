@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -21,15 +22,10 @@
 TIFFIN_BEGIN
 namespace io {
 
-// The metadata key that names the format of a table of blocks. Safetensors has no blocks: they are kept as
-// the bytes of a U8 tensor (rows, bytes of a row).
-inline std::string format_key(std::string_view tensor) {
-    return std::string(tensor) + ".format";
-}
-
 // Where a table lies in a file that was mapped. A pool (experts, vocab, width) is a table of all its experts'
 // rows, one expert behind the other: table_location::rows() gives one of them.
-// Errors: errc::missing_tensor, errc::shape, errc::dtype, errc::option where the format of bytes is not told.
+// Errors: errc::missing_tensor, errc::shape, errc::dtype, errc::option where the format of bytes is not
+// told or not known.
 inline result<table_location> find_table(const safetensors_file& file, std::string_view name) {
     const auto refuse = [&](errc code, std::string what) {
         return failure{code, file.label(), "tensor " + detail::in_quotes(name) + " " + std::move(what)};
@@ -44,21 +40,15 @@ inline result<table_location> find_table(const safetensors_file& file, std::stri
                                        "; a table is (rows, width), a pool (experts, rows, width)");
     table_shape shape{rank == 3 ? tensor->shape[0] * tensor->shape[1] : tensor->shape[0],
                       tensor->shape[rank - 1], tensor->type};
-    if (shape.type == dtype::u8) {
+    if (shape.rows == 0 || shape.width == 0)
+        return refuse(errc::shape, "has shape " + to_string(tensor->shape) + ", and so holds no rows");
+    if (shape.type == dtype::u8) {  // else its format would have been taken
         const auto format = file.metadata().find(format_key(name));
-        if (format == file.metadata().end())
-            return refuse(errc::option, "is bytes, and metadata " + detail::in_quotes(format_key(name)) +
-                                            " does not say of which format");
-        for (const dtype type : {dtype::q8_0, dtype::q4_0})
-            if (format->second == name_of(type)) shape.type = type;
-        if (shape.type == dtype::u8)
-            return refuse(errc::option,
-                          "is bytes of " + detail::in_quotes(format->second) + "; Q8_0 and Q4_0 are known");
-        if (shape.width % size_of(shape.type) != 0)
-            return refuse(errc::shape, "has rows of " + std::to_string(shape.width) + " bytes; " +
-                                           format->second + " has blocks of " +
-                                           std::to_string(size_of(shape.type)));
-        shape.width = shape.width / size_of(shape.type) * block_of(shape.type);
+        return refuse(errc::option, format == file.metadata().end()
+                                        ? "is bytes, and metadata " + detail::in_quotes(format_key(name)) +
+                                              " does not say of which format"
+                                        : "is bytes of " + detail::in_quotes(format->second) +
+                                              "; known are " + detail::known_formats());
     }
     if (is_integer(shape.type))
         return refuse(errc::dtype,
@@ -80,15 +70,19 @@ inline result<table_location> find_table(const std::filesystem::path& path, std:
 using table_progress = std::function<void(std::size_t done, std::size_t rows)>;
 
 // Adds all rows of a store to what a writer will write. The store must outlive that; it is read some
-// megabytes of rows at a time. Errors of the store become those of write().
+// megabytes of rows at a time.
+// Errors, all of write(): those of the store, and errc::shape where its rows or their width are 0, or where
+// there are more rows than ids can tell apart.
 inline safetensors_writer& add_table(safetensors_writer& to, const std::string& name, row_store_ref store,
                                      table_progress progress = {}) {
     const table_shape table = store.shape();
-    const bool blocks = block_of(table.type) > 1;
-    if (blocks) to.set(format_key(name), std::string(name_of(table.type)));
-    return to.add(name, blocks ? dtype::u8 : table.type,
-                  {table.rows, blocks ? table.row_bytes() : table.width},
+    return to.add(name, table.type, {table.rows, table.width},
                   [=, told = std::move(progress)](const byte_sink& put) -> status {
+                      constexpr std::size_t last = std::numeric_limits<std::int32_t>::max();
+                      if (table.rows == 0 || table.width == 0 || table.rows - 1 > last)
+                          return failure{errc::shape, name,
+                                         "has shape " + to_string(shape{table.rows, table.width}) +
+                                             "; a table has numbers in each of 1 to 2^31 rows"};
                       const std::size_t bytes = table.row_bytes();
                       const std::size_t most = std::max<std::size_t>((std::size_t{4} << 20) / bytes, 1);
                       std::vector<std::int32_t> ids;
