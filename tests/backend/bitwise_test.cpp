@@ -202,7 +202,7 @@ TEST_CASE("bitwise: the layer's own workspace, of any size it was prepared with"
     }
     auto moved = prepare<hybrid>(p.tensors.given(), simd{}, {.tokens = 0});
     auto target = std::move(moved);
-    target.reserve(3);
+    CHECK(target.reserve(3).ok());
     std::vector<float> y(most * d_model);
     target(p.x, p.ids, y);
     CHECK(y == p.alone);

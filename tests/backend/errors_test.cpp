@@ -477,7 +477,7 @@ TEST_CASE_TEMPLATE("calls: the workspace", Backend, FOR_EACH_BACKEND) {
     REQUIRE_FALSE(s.ok());
     check_failure(s.failure(), errc::workspace, "workspace", {"has 0 bytes", needs});
     CHECK_THROWS_AS(bare(c.x, c.ids, c.y), error);
-    bare.reserve(1);
+    CHECK(bare.reserve(1).ok());
     CHECK(bare.try_call(c.x, c.ids, c.y).ok());
     CHECK(c.y == c.wanted);
 }
