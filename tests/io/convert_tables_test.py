@@ -80,11 +80,6 @@ def main():
         check(f"converts back: {ran.stderr}", ran.returncode == 0)
         check("the way back", read(folder / "back") == read(folder / "layers"))
 
-        # Older files have the formats in upper case.
-        write(folder / "old", tensors, {"about": "a test", **{key: value.upper() for key, value in formats.items()}})
-        ran = run(folder / "old", folder / "joined.old", "--to", "token-major")
-        check(f"converts an older file: {ran.stderr}", ran.returncode == 0)
-        check("an older file", read(folder / "joined.old") == read(folder / "joined"))
 
         # Floats without metadata: layers of equal width, as many as are told.
         table = random.randbytes(7 * 6 * 4)
