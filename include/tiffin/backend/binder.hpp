@@ -118,7 +118,8 @@ public:
             using node_type = std::remove_cvref_t<decltype(node)>;
             if constexpr (requires { node.check(); }) {
                 if (status s = node.check(); wrong.ok() && !s)
-                    wrong = failure{s.failure().code, prefix + s.failure().where, s.failure().what};
+                    static_cast<void>(
+                        wrong = failure{s.failure().code, prefix + s.failure().where, s.failure().what});
             }
             if constexpr (routed_source<node_type>) {
                 constexpr std::size_t count = own_tensors_of<node_type>::size;
