@@ -10,7 +10,8 @@
 #endif
 
 // NaN and infinities are numbers here: routes, limits and checks of weights depend on them, and the promise of the
-// same bits in whatever batch on additions staying where they are. -ffast-math breaks all of it, silently.
+// same bits in whatever batch on additions staying where they are. -ffast-math breaks all of it, silently, and of
+// its parts -fassociative-math and -freciprocal-math, which no macro tells, break the bits.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #    error "tiffin needs NaN, infinities and the order of additions: compile without -ffast-math (of its parts, -fno-math-errno, -fno-trapping-math and -ffp-contract=fast do no harm)"
 #endif

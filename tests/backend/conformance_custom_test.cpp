@@ -122,6 +122,17 @@ struct node_with_scope {
     static constexpr double flops() noexcept { return 2; }
     TIFFIN_HD auto operator()(const auto& a, const auto& b) const { return a + a * b; }
 };
+// A norm of a row whose part has a name of its own, and a member `check` that is not the one prepare() asks.
+struct norm_of_a_row {
+    using source_role = row_norm_role;
+    using tensors = tensor_list<row_scale>;
+    rms norm{};
+    leaf_with_router row{};
+    [[nodiscard]] bool check() const { return false; }
+    TIFFIN_HD std::tuple<const leaf_with_router&> parts() const { return {row}; }
+    static constexpr double flops() noexcept { return 3; }
+    TIFFIN_HD auto operator()(const auto& at, const auto& v) const { return v * at[row_scale{}]; }
+};
 static_assert(!chained_source<node_with_scope> && !row_normed_source<node_with_scope> &&
               !routed_source<leaf_with_router>);
 
@@ -144,6 +155,7 @@ TEST_CASE("conformance: a source of all three kinds of tensor, in the gate and i
 }
 TEST_CASE("conformance: a role is claimed by its tag, not by names of members") {
     check(compose<ffn<gate<silu>, node_with_scope, multiply>>("members called like roles"));
+    check(compose<ffn<gate<silu>, norm_of_a_row, multiply>>("a norm of one's own"));
 }
 TEST_CASE("conformance: a norm written for plain numbers") {
     check(compose<ffn<gate<silu>, token_embedding, multiply, project<one_number_norm>>>("one_number_norm"));

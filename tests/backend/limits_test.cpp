@@ -121,4 +121,6 @@ TEST_CASE("limits: carried residuals over no layers") {
     CHECK(none.due() == 0);
     CHECK(none.layers() == 0);
     refused(none.check(2, 5, d), errc::size, "carried", "carries over 0 layers");
+    const carried_residuals uncountable(2, std::size_t{1} << 62, 4);
+    refused(uncountable.check(2, 8, 4), errc::size, "carried", "has room for 0 tokens");
 }

@@ -277,6 +277,12 @@ TEST_CASE("file stores: a file that ends before its table is not opened; nor is 
     table_location where = *io::find_table(write(folder, table), "stem_embed.weight");
     where.shape.rows = 21;
     CHECK(mapped_file::open(where).failure().code == errc::file);
+    table_location beyond = where;  // its end wraps around to a byte of the file
+    beyond.offset = 0;
+    beyond.shape = {(std::size_t{1} << 60) + 1, 4, dtype::f32};
+    beyond.stride = 16;
+    CHECK(mapped_file::open(beyond).failure().code == errc::file);
+    CHECK(direct_file<>::open(beyond).failure().code == errc::file);
     CHECK(direct_file<>::open(where).failure().message().find("what is read of it ends at byte") !=
           std::string::npos);
     where.path = folder / "none";

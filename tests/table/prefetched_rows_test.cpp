@@ -414,7 +414,7 @@ TEST_CASE("prefetched_rows: in a child of fork() that came during a read" NOT_UN
     CHECK(tiffin_test::holds_in_child([&] {
         bool failed = true;
         for (const std::int32_t id : {2, 3, 1, 4}) {
-            failed = failed && rows->prefetch(ids_type{id}).ok();
+            failed = failed && !rows->prefetch(ids_type{id}).ok();
             const auto got = rows->gather(ids_type{id});
             failed = failed && !got.ok() && got.failure().code == errc::file &&
                      got.failure().message().find("store: was being read by a thread") == 0;
@@ -449,7 +449,7 @@ TEST_CASE("row_schedule: in a child of fork()" NOT_UNDER_TSAN) {
     for (const float number : {1.0f, 2.0f}) check_rows(rows->next(), ids, number);
     while (c.begun != 2) std::this_thread::yield();
     CHECK(tiffin_test::holds_in_child([&] {
-        const bool failed = !rows->next().ok() && rows->begin(ids_type{5}).ok() && !rows->next().ok();
+        const bool failed = !rows->next().ok() && !rows->begin(ids_type{5}).ok() && !rows->next().ok();
         rows.reset();
         return failed;
     }));

@@ -7,6 +7,7 @@
 #include <tiffin/error.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -116,7 +117,9 @@ public:
         status wrong;
         visit_nodes<chains::entered>(source, [&]<std::size_t First>(const auto& node) {
             using node_type = std::remove_cvref_t<decltype(node)>;
-            if constexpr (requires { node.check(); }) {
+            if constexpr (requires {
+                              { node.check() } -> std::same_as<status>;
+                          }) {
                 if (status s = node.check(); wrong.ok() && !s)
                     static_cast<void>(
                         wrong = failure{s.failure().code, prefix + s.failure().where, s.failure().what});

@@ -19,11 +19,15 @@ class carried_residuals {
 public:
     carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model)
         : carried_residuals(layers, tokens, d_model, nullptr) {
-        rows_.resize(layers * tokens * d_model);
+        rows_.resize(layers_ * tokens_ * d_model);
     }
     // In the caller's memory, which must be where the layers compute: layers * tokens * d_model floats.
     carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model, float* memory)
-        : layers_(layers), tokens_(tokens), d_model_(d_model), memory_(memory), held_(layers, 0) {}
+        : layers_(layers),
+          tokens_(can_be_counted(layers, tokens, d_model) ? tokens : 0),
+          d_model_(d_model),
+          memory_(memory),
+          held_(layers, 0) {}
 
     // Begins a forward pass: what is still under way is dropped.
     void begin() noexcept {
@@ -63,6 +67,15 @@ public:
     }
 
 private:
+    // Where the floats cannot be counted there is room for no token, which check() tells.
+    static constexpr bool can_be_counted(std::size_t layers, std::size_t tokens,
+                                         std::size_t d_model) noexcept {
+        std::size_t bytes = sizeof(float);
+        return !__builtin_mul_overflow(bytes, layers, &bytes) &&
+               !__builtin_mul_overflow(bytes, tokens, &bytes) &&
+               !__builtin_mul_overflow(bytes, d_model, &bytes);
+    }
+
     std::size_t layers_;
     std::size_t tokens_;
     std::size_t d_model_;

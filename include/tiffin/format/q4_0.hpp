@@ -12,8 +12,7 @@ TIFFIN_BEGIN
 // x = d (q - 8), with d = -m / 8, m the number of the largest magnitude with its sign, and q = x / d + 8
 // rounded. Byte i holds numbers i (low bits) and i + 16. Shapes: the last axis of a tensor is a multiple
 // of 32. Numerics: 4.5 bits a number; error of a number up to |m| / 16 (|m| / 8 opposite to m) and the
-// rounding
-//   of d. d (q - 8) is exact in f32. encode() gives the bits of ggml's quantize_row_q4_0_ref.
+// rounding of d. d (q - 8) is exact in f32. encode() gives the bits of ggml's quantize_row_q4_0_ref.
 struct q4_0 {
     struct storage {
         std::uint16_t scale = 0;  // f16

@@ -27,6 +27,8 @@ class folded_layer {
 public:
     // Folds what there is to fold. Errors: errc::option where a part is folded already, or nothing can be
     // folded; those of fold(). The file's memory is read, and must outlive the result.
+    static result<folded_layer> from(const safetensors_file&& file, const fold_progress& = {},
+                                     executor_ref = serial{}) = delete;
     static result<folded_layer> from(const safetensors_file& file, const fold_progress& progress = {},
                                      executor_ref execute = serial{}) {
         folded_layer made;

@@ -2,15 +2,19 @@
 #pragma once
 
 #include <tiffin/concepts.hpp>
+#include <tiffin/norm/rms.hpp>
+
+#include <concepts>
 
 TIFFIN_BEGIN
 namespace detail {
 
-// Norm{} with eps = 1e-6, as a layer file has it, whatever the norm has in other places.
+// Norm{}; an rms that has its usual eps, 1e-5, gets that of a modulator in a layer file, 1e-6.
 template <norm_policy Norm>
 constexpr Norm modulator_norm() {
     Norm norm{};
-    if constexpr (requires { norm.eps = 1e-6f; }) norm.eps = 1e-6f;
+    if constexpr (std::derived_from<Norm, rms>)
+        if (norm.eps == rms{}.eps) norm.eps = 1e-6f;
     return norm;
 }
 

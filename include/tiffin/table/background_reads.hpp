@@ -39,7 +39,7 @@ public:
             detail::renew(reader_);
             detail::renew(mutex_);
             detail::renew(changed_);
-            detail::renew(waiting_);  // perhaps half changed, as is how a read ended
+            detail::renew(waiting_);  // the fork may have come while it was being changed; so with `ended`
             for (area_of_rows& a : areas_)
                 if (a.busy) detail::renew(a.ended);
             return;
@@ -76,6 +76,13 @@ public:
 
     // Whether a read into the area has been started and has not ended.
     [[nodiscard]] bool busy(std::size_t area) const { return reader_here_.here() && areas_[area].busy; }
+    // In a child of fork(): a failure where the fork came during a read. The store may then be locked for ever,
+    // and is not to be asked anything. Else nothing.
+    [[nodiscard]] status usable() const {
+        const bool reading = !reader_here_.here() &&
+                             std::ranges::any_of(areas_, [](const auto& any) { return any.busy.load(); });
+        return reading ? status(lost()) : status();
+    }
     // How the last read into an area ended, once it has.
     status wait(std::size_t area) {
         if (!reader_here_.here()) return areas_[area].busy ? lost() : areas_[area].ended;
@@ -108,9 +115,7 @@ private:
     }
     status run(std::size_t area) {
         area_of_rows& a = areas_[area];
-        if (!reader_here_.here() &&
-            std::ranges::any_of(areas_, [](const auto& any) { return any.busy.load(); }))
-            return lost();
+        if (status s = usable(); !s) return s;
         return detail::attempt("store", [&] { return a.store.read(a.ids, a.rows.data()); });
     }
     static failure lost() {

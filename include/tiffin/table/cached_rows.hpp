@@ -50,7 +50,7 @@ struct cache_counts {
 // A store in front of another that keeps rows in memory. The same rows come out with it and without it: where
 // the other's version has changed, all that was kept is dropped.
 //
-// Numerics: bytes are copied. Errors: those of the store; the cache is then as it was.
+// Numerics: bytes are copied. Errors: those of the store; the cache then keeps what it had of this version.
 // Threads: reads from several threads run one after the other.
 // Cost: memory is taken when rows come in, up to the limit; a row that is found costs a look into a
 //   hash table, log2(rows) steps of a heap and a copy.

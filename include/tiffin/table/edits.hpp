@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,7 @@ public:
         const std::int32_t both[]{id, by};
         if (status s = check_ids(both, shape()); !s) return s;
         const std::lock_guard lock(mutex_);
+        edits_.latest[id].push_back(edits_.replaced.size());
         edits_.replaced.emplace_back(id, by);
         ++edits_.count;
         return {};
@@ -90,6 +92,9 @@ public:
     bool undo() {
         const std::lock_guard lock(mutex_);
         if (edits_.replaced.empty()) return false;
+        const auto of_id = edits_.latest.find(edits_.replaced.back().first);
+        of_id->second.pop_back();
+        if (of_id->second.empty()) edits_.latest.erase(of_id);
         edits_.replaced.pop_back();
         ++edits_.count;
         return true;
@@ -137,14 +142,14 @@ public:
 private:
     struct edit_list {
         std::vector<std::pair<std::int32_t, std::int32_t>> replaced;
+        std::unordered_map<std::int32_t, std::vector<std::size_t>> latest;  // by id: places in `replaced`
         std::vector<std::byte> added;
         std::size_t rows_added = 0;
         std::uint64_t count = 0;  // of all changes, those taken back too
 
         [[nodiscard]] std::int32_t row_of(std::int32_t id) const noexcept {
-            const auto edit = std::find_if(replaced.rbegin(), replaced.rend(),
-                                           [&](const auto& one) { return one.first == id; });
-            return edit == replaced.rend() ? id : edit->second;
+            const auto edit = latest.find(id);
+            return edit == latest.end() ? id : replaced[edit->second.back()].second;
         }
     };
 

@@ -26,7 +26,8 @@ TIFFIN_BEGIN
 //
 // A prefetch is advice: the rows of two calls may be in flight, and those that nobody gathers make room for
 // later ones. gather() reads at once what was not prefetched, and again what was prefetched before the
-// store's version changed, so that its rows are always those of its ids.
+// store's version changed (see versioned_rows), so that its rows are those that the store has for its ids. Of a
+// store that tells no version, such as from_callback, they are those it had when they were prefetched.
 // Errors: errc::token_id; of gather(), those of the store and of background_reads. A failed read is tried
 //   again by the next call.
 // Cost: three calls' rows in memory.
@@ -37,6 +38,7 @@ public:
 
     // Begins to read the rows of a call. Does nothing while two others are still being read.
     status prefetch(std::span<const std::int32_t> ids) {
+        if (status s = reads_.usable(); !s) return s;
         if (status s = check_ids(ids, store_.shape()); !s) return s;
         const std::size_t area = free_area();
         if (reads_.busy(area)) return {};
@@ -48,6 +50,7 @@ public:
 
     // The rows of a call, valid until the next gather().
     result<gathered_rows> gather(std::span<const std::int32_t> ids) {
+        if (status s = reads_.usable(); !s) return s.failure();
         if (status s = check_ids(ids, store_.shape()); !s) return s.failure();
         if (delivered_ < areas) calls_[std::exchange(delivered_, areas)].expected = false;
         std::size_t area = 0;

@@ -42,6 +42,7 @@ public:
 
     // Begins a pass of the stack, whether or not the last has ended. The ids are copied.
     status begin(std::span<const std::int32_t> ids) {
+        if (status s = reads_.usable(); !s) return s;
         for (const row_store_ref& layer : layers_)
             if (status s = check_ids(ids, layer.shape()); !s) return s;
         next_ = layers_.size();  // until all is under way
@@ -58,6 +59,7 @@ public:
         if (next_ == layers_.size())
             return failure{errc::size, "next",
                            "the pass has no layer " + std::to_string(next_) + "; begin() starts another"};
+        if (status s = reads_.usable(); !s) return s.failure();
         const std::size_t layer = std::exchange(next_, layers_.size());  // the last unless all goes well
         if (layer + ahead_ < layers_.size()) start(layer + ahead_);
         const auto since = std::chrono::steady_clock::now();

@@ -39,7 +39,8 @@ concept row_store = requires(const S& store, std::span<const std::int32_t> ids, 
 };
 
 // A store whose rows may change tells a version, which grows whenever they may have. Those who keep rows or
-// read them ahead then read them again; the rows of a store that tells none are taken to stay.
+// read them ahead then read them again; the rows of a store that tells none are taken to stay. version() and
+// shape() may be called while another thread reads.
 template <class S>
 concept versioned_rows = requires(const S& store) {
     { store.version() } -> std::convertible_to<std::uint64_t>;

@@ -24,9 +24,14 @@ struct table_location {
     [[nodiscard]] std::uint64_t row(std::int32_t id) const noexcept {
         return offset + static_cast<std::uint64_t>(id) * stride;
     }
-    // The byte behind the last row.
+    // The byte behind the last row; the largest number where there is no such byte, which no file has.
     [[nodiscard]] std::uint64_t end() const noexcept {
-        return shape.rows == 0 ? offset : offset + (shape.rows - 1) * stride + shape.row_bytes();
+        if (shape.rows == 0) return offset;
+        std::uint64_t last = 0, at = 0;
+        const bool beyond = __builtin_mul_overflow(shape.rows - 1, stride, &last) ||
+                            __builtin_add_overflow(offset, last, &at) ||
+                            __builtin_add_overflow(at, shape.row_bytes(), &at);
+        return beyond ? ~std::uint64_t{0} : at;
     }
 
     // Numbers [first, first + width) of every row: of a token-major table, one layer.

@@ -34,7 +34,7 @@ struct scale_body {
         float squares = 0;
         for (std::size_t j = g.rank() * numbers; j < view.outputs; j += g.size() * numbers) {
             const place<Format, Source, numbers> here{view, t, j, view.outputs - j, nullptr};
-            const pack<numbers> v = evaluate<first>(node.input, here);
+            const pack<numbers> v = evaluate<first>(std::get<0>(node.parts()), here);
             for (std::size_t i = 0; i < numbers && j + i < view.outputs; ++i)
                 squares += v.lane[i] * v.lane[i];
         }

@@ -42,7 +42,8 @@ public:
             for (std::size_t j = 0; j < outputs_; j += Machine::lane_count) {
                 const std::size_t count = std::min(Machine::lane_count, outputs_ - j);
                 const place<Machine, Source> here{slots.data(), at, nullptr, 0, j, count};
-                squares = Machine::add_square(evaluate<first>(node_.input, here), count, squares);
+                squares =
+                    Machine::add_square(evaluate<first>(std::get<0>(node_.parts()), here), count, squares);
             }
             states.data[t * states.stride + state_] =
                 static_cast<float>(node_.norm.scale(Machine::sum(squares), static_cast<float>(outputs_)));

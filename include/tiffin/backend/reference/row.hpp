@@ -168,7 +168,7 @@ void evaluate_row(const bound_source<Source>& s, const token_arguments<Scalar>& 
             Scalar squares(0);
             for (std::size_t j = 0; j < s.width; ++j) {
                 const Scalar v = evaluate<First + part_offset<node_type, 0>()>(
-                    node.input, place<Scalar, Source>{s, layout, token, x, state, j});
+                    std::get<0>(node.parts()), place<Scalar, Source>{s, layout, token, x, state, j});
                 squares = squares + v * v;
             }
             own[0] = node.norm.scale(squares, Scalar(static_cast<float>(s.width)));

@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them. A panel_product
-// has
+// Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
+// A panel_product has
 //   step         inputs are packed in multiples of this;
 //   row_bytes    of a token's depth block of activations;
 //   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
