@@ -19,7 +19,6 @@
 
 TIFFIN_BEGIN
 namespace io {
-
 namespace detail {
 
 // clang-format off

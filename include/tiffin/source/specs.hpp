@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/concepts.hpp>
+#include <tiffin/source/roles.hpp>
 #include <tiffin/source/tensor_kinds.hpp>
 
 #include <array>
@@ -90,26 +91,6 @@ constexpr std::string_view owner_name(std::string_view role) noexcept {
 }
 
 template <class... Tensors>
-constexpr bool any_routed(tensor_list<Tensors...>) {
-    return (... || (Tensors::kind >= tensor_kind::logits && is_stored(Tensors::kind)));
-}
-template <class... Tensors>
-constexpr bool has_kind(tensor_list<Tensors...>, tensor_kind kind) {
-    return (... || (Tensors::kind == kind));
-}
-template <class First, class... Tensors>
-constexpr bool comes_first(tensor_list<Tensors...> own) {
-    if constexpr (decltype(own)::template contains<First>)
-        return decltype(own)::template index_of<First>() == 0;
-    else
-        return false;
-}
-template <class... Tensors>
-constexpr bool all_in(tensor_list<Tensors...>, auto own) {
-    return (... && decltype(own)::template contains<Tensors>);
-}
-
-template <class... Tensors>
 constexpr void append_specs(tensor_list<Tensors...>, std::string_view owner, const standing& where,
                             spec_writer& to) {
     constexpr bool routed = any_routed(tensor_list<Tensors...>{});
@@ -140,61 +121,9 @@ constexpr std::string_view role_of_part(std::size_t part, std::string_view role)
         return role;
 }
 
-// What a role asks of a source, as sentences.
-template <class S>
-constexpr void check_role() {
-    using own = own_tensors_of<S>;
-    if constexpr (has_role<S, chain_role>) {
-        static_assert(
-            composite_source<S> && requires { std::string_view{S::scope}; },
-            "tiffin: a source of chain_role has parts() and a static string `scope`, after which the "
-            "tensors of all parts but the first are called, as through has");
-        static_assert(comes_first<computed>(own{}),
-                      "tiffin: a source of chain_role declares the tensor `computed`, first of all: its last "
-                      "part's row");
-    } else if constexpr (has_role<S, row_norm_role>) {
-        static_assert(
-            composite_source<S> &&
-                requires(const S& s) { requires norm_policy<std::remove_cvref_t<decltype(s.norm)>>; },
-            "tiffin: a source of row_norm_role has one part and a member `norm` that is a norm, as normed "
-            "has");
-        static_assert(comes_first<row_scale>(own{}),
-                      "tiffin: a source of row_norm_role declares the tensor `row_scale`, first of all");
-    } else if constexpr (has_role<S, routed_role>) {
-        static_assert(
-            leaf_source<S> &&
-                requires(const S& s) { requires router_policy<std::remove_cvref_t<decltype(s.router)>>; },
-            "tiffin: a source of routed_role has a list of tensors, a formula over them, and a member "
-            "`router` that is a router, as routed_low_rank has");
-        if constexpr (requires {
-                          requires router_policy<
-                              std::remove_cvref_t<decltype(std::declval<const S&>().router)>>;
-                      }) {
-            using router = std::remove_cvref_t<decltype(std::declval<const S&>().router)>;
-            static_assert(
-                learned_router<router> || !has_kind(typename router::tensors{}, tensor_kind::logits),
-                "tiffin: a router that reads logits has top_k, score(values, n) and weigh(logits, "
-                "weights, n), the latter two as templates over the number, as softmax_topk has");
-            static_assert(
-                learned_router<router> || has_kind(typename router::tensors{}, tensor_kind::route_map),
-                "tiffin: a router reads logits, as softmax_topk does, or a route_map, as hash does");
-            static_assert(
-                all_in(typename std::remove_cvref_t<decltype(std::declval<const S&>().router)>::tensors{},
-                       own{}),
-                "tiffin: a source of routed_role does not declare the tensors of its router: write "
-                "joined_tensors<tensor_list<...>, typename Router::tensors>");
-        }
-    } else {
-        static_assert(!any_routed(own{}),
-                      "tiffin: a source declares tensors that a router chooses among (logits, route_map, "
-                      "low_rank_in, pool, ...) and no role: write `using source_role = routed_role` and a "
-                      "member `router`");
-    }
-}
-
 template <class S>
 constexpr void collect_specs(const standing& where, spec_writer& to) {
-    check_role<S>();
+    check_role<S, own_tensors_of<S>>();
     append_specs(own_tensors_of<S>{}, owner_name<S>(where.role), where, to);
     if constexpr (chained_source<S>) {
         // The first part reads what the chain reads, each later one the value of the one before it.
