@@ -23,15 +23,13 @@ public:
 
     aligned_buffer() = default;
     explicit aligned_buffer(std::size_t bytes) {
-        if (bytes > 0) hold(bytes, ::operator new (bytes, alignment_of(bytes)));
+        if (bytes > 0) hold(bytes, ::operator new(bytes, alignment_of(bytes)));
     }
     // Empty where there is no such memory.
     aligned_buffer(std::size_t bytes, const std::nothrow_t& none) noexcept {
-        if (bytes > 0) hold(bytes, ::operator new (bytes, alignment_of(bytes), none));
+        if (bytes > 0) hold(bytes, ::operator new(bytes, alignment_of(bytes), none));
     }
-    aligned_buffer(aligned_buffer&& other) noexcept {
-        swap(other);
-    }
+    aligned_buffer(aligned_buffer&& other) noexcept { swap(other); }
     aligned_buffer& operator=(aligned_buffer&& other) noexcept {
         aligned_buffer(std::move(other)).swap(*this);
         return *this;
@@ -40,15 +38,9 @@ public:
         if (data_) ::operator delete (data_, std::align_val_t{alignment_});
     }
 
-    [[nodiscard]] std::byte* data() noexcept {
-        return data_;
-    }
-    [[nodiscard]] const std::byte* data() const noexcept {
-        return data_;
-    }
-    [[nodiscard]] std::size_t size() const noexcept {
-        return size_;
-    }
+    [[nodiscard]] std::byte* data() noexcept { return data_; }
+    [[nodiscard]] const std::byte* data() const noexcept { return data_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
     // The memory as numbers. T is a trivial type; the bytes are uninitialised until written.
     template <class T>

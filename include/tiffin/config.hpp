@@ -9,11 +9,11 @@
 #    error "tiffin needs C++20: compile with -std=c++20 or later (g++ 12, clang 14 or newer)"
 #endif
 
-// NaN and infinities are numbers here: routes, limits and checks of weights depend on them, and the promise of the
-// same bits in whatever batch on additions staying where they are. -ffast-math breaks all of it, silently, and of
-// its parts -fassociative-math and -freciprocal-math, which no macro tells, break the bits.
+// NaN and infinities are numbers here: routes, limits and checks of weights depend on them, and the promise of
+// the same bits in whatever batch on additions staying where they are. -ffast-math breaks all of it, silently;
+// of its parts -fassociative-math and -freciprocal-math, which no macro tells, break the bits.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#    error "tiffin needs NaN, infinities and the order of additions: compile without -ffast-math (of its parts, -fno-math-errno, -fno-trapping-math and -ffp-contract=fast do no harm)"
+#    error "tiffin needs NaN, infinities and the order of additions: compile without -ffast-math"
 #endif
 
 // Scalar formulas are shared with the device where a CUDA compiler reads them.

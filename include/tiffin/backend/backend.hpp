@@ -210,7 +210,8 @@ inline status layer_of_any_block::run(matrix_view<const float> x, const token_in
 // Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
 //   it rides in and however many threads run.
 // Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written. The
-//   throwing forms (operator()) throw tiffin::error, the others return a status. What an executor throws passes.
+//   throwing forms (operator()) throw tiffin::error, the others return a status. What an executor throws
+//   passes.
 // Threads: const calls with a workspace each may run at the same time; the calls without one use
 //   the layer's own workspace and may not.
 // Cost: no allocation in a call.

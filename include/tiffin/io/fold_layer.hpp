@@ -20,8 +20,8 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A layer file whose memories (meki, ple) and modulators (retoken) are folded to tables, at whatever depth, in
-// every expert of a mixture.
+// A layer file whose memories (meki, ple) and modulators (retoken) are folded to tables, at whatever depth,
+// in every expert of a mixture.
 // The result is marked: `folded` is "true" in its metadata.
 class folded_layer {
 public:

@@ -34,7 +34,8 @@ constexpr Router pool_router() {
 // MoRT's residual: r = s * l2(sum_i w_i E_i[t]) / sqrt(2 num_layers), i over the router's choices.
 // Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model), `scale` (d_model),
 //   r (T, d_model). num_layers counts the layers of the backbone.
-// Numerics: those of the norm (l2, rms: eps 1e-6 unless told); there is no fold, since the norm comes after the mix.
+// Numerics: those of the norm (l2, rms: eps 1e-6 unless told); there is no fold, since the norm comes after
+//   the mix.
 // Errors: num_layers has no default: prepare() refuses 0 with errc::option.
 // Cost: top_k rows and about (2 top_k + 5) d_model FLOPs per token, and the router's.
 // Source: MoRT Eq. 3-6; SPEC 2.6. Very probably also published as JTok-M, arXiv 2602.00800.

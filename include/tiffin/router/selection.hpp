@@ -25,10 +25,10 @@ TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
 // The top_k experts of a token, best first: top-k of score(logits) + bias, weights without the bias.
 // Shapes: logits, bias (experts), the latter null where there is none; scratch (2 experts); chosen (top_k).
 // Numerics: everything is computed in S, which is double on every backend (the Scalar of `reference`, whose
-//   default is double), from the logits that the backend has: a route does not depend on the precision of a sigmoid. Ties go to the lower index. Every score
-//   rises with its logit, so without a bias the logits themselves are compared, and scores that round to
-//   the same number are not taken for a tie. NaN is picked last: the route is always that of top_k different
-//   experts.
+//   default is double), from the logits that the backend has: a route does not depend on the precision of a
+//   sigmoid. Ties go to the lower index. Every score rises with its logit, so without a bias the logits
+//   themselves are compared, and scores that round to the same number are not taken for a tie. NaN is
+//   picked last: the route is always that of top_k different experts.
 // Precondition: top_k <= experts. Cost: top_k experts comparisons.
 template <learned_router Router, class Logit, class S>
 TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t experts, const Logit* bias,

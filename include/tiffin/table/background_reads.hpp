@@ -76,8 +76,8 @@ public:
 
     // Whether a read into the area has been started and has not ended.
     [[nodiscard]] bool busy(std::size_t area) const { return reader_here_.here() && areas_[area].busy; }
-    // In a child of fork(): a failure where the fork came during a read. The store may then be locked for ever,
-    // and is not to be asked anything. Else nothing.
+    // In a child of fork(): a failure where the fork came during a read. The store may then be locked for
+    // ever, and is not to be asked anything. Else nothing.
     [[nodiscard]] status usable() const {
         const bool reading = !reader_here_.here() &&
                              std::ranges::any_of(areas_, [](const auto& any) { return any.busy.load(); });

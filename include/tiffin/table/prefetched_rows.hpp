@@ -26,8 +26,8 @@ TIFFIN_BEGIN
 //
 // A prefetch is advice: the rows of two calls may be in flight, and those that nobody gathers make room for
 // later ones. gather() reads at once what was not prefetched, and again what was prefetched before the
-// store's version changed (see versioned_rows), so that its rows are those that the store has for its ids. Of a
-// store that tells no version, such as from_callback, they are those it had when they were prefetched.
+// store's version changed (see versioned_rows), so that its rows are those that the store has for its ids.
+// Of a store that tells no version, such as from_callback, they are those it had when they were prefetched.
 // Errors: errc::token_id; of gather(), those of the store and of background_reads. A failed read is tried
 //   again by the next call.
 // Cost: three calls' rows in memory.

@@ -82,8 +82,8 @@ public:
         expected_ = ids;
         return {};
     }
-    // The rows of a call: of the last prefetch if it was of these ids and the store has not changed since (see
-    // versioned_rows), else fetched now. A graph replays the fetch that was captured.
+    // The rows of a call: of the last prefetch if it was of these ids and the store has not changed since
+    // (see versioned_rows), else fetched now. A graph replays the fetch that was captured.
     result<gathered_rows> gather(std::span<const std::int32_t> ids, cudaStream_t stream) {
         if (ids.data() != expected_.data() || ids.size() != expected_.size() || !fetch_->is_current())
             if (status s = prefetch(ids, stream); !s) return s.failure();
