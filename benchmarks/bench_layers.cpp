@@ -5,6 +5,7 @@
 // the layers of a model do: a benchmark that reruns one layer measures the cache.
 #include <benchmark/benchmark.h>
 
+#include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/tiffin.hpp>
@@ -72,8 +73,8 @@ template <class Block>
 given_layer make_weights(const Block& block, const tiffin::block_shape& sizes, std::uint32_t seed) {
     given_layer given;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-        const tiffin::tensor_kind kind = t.tensor.spec.kind;
+        if (t.needed == tiffin::presence::optional) continue;
+        const tiffin::tensor_kind kind = t.kind;
         given.memory.push_back(random_numbers(t.shape.elements(), seed++));
         given.tables.push_back(kind == tiffin::tensor_kind::table || kind == tiffin::tensor_kind::pool);
         given.tensors.add(name, given.memory.back().data(), t.shape);

@@ -93,10 +93,10 @@ void show(const char* name, const passed& path, const Block& block, tiffin::bloc
     tiffin::weights weights;
     std::uint64_t seed = 1;
     for (const auto& [tensor, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        if (t.needed == tiffin::presence::optional) continue;
         std::vector<float>& numbers = memory.emplace_back(t.shape.elements());
-        const bool product = t.tensor.spec.kind != tiffin::tensor_kind::table &&
-                             t.tensor.spec.kind != tiffin::tensor_kind::pool && t.shape.rank() > 1;
+        const bool product =
+            t.kind != tiffin::tensor_kind::table && t.kind != tiffin::tensor_kind::pool && t.shape.rank() > 1;
         const auto inputs = static_cast<double>(t.shape[t.shape.rank() - 1]);
         tiffin::fill_normal(numbers, product ? 1 / std::sqrt(inputs) : 1, seed++);
         weights.add(tensor, numbers.data(), t.shape);

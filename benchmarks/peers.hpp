@@ -44,7 +44,7 @@ struct dense_peer {
 std::unique_ptr<dense_peer> make_eigen_peer(dense_shape shape, int threads, dense_weights weights);
 
 // Reads the given weights as they lie, so those should be page_floats (machine.hpp). Sets OpenBLAS
-// to one thread a call for the whole process: the threads are OpenMP's.
+// to one thread per call for the whole process: the threads are OpenMP's.
 std::unique_ptr<dense_peer> make_openblas_peer(dense_shape shape, int threads, dense_weights weights);
 
 // Holds one copy of all weights, in the layout oneDNN asks for, and reads the given ones only to

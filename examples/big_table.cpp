@@ -127,7 +127,7 @@ struct memory_use {
 
 struct line {
     std::string name;
-    double prefill = 0, decode = 0;                // tokens a second
+    double prefill = 0, decode = 0;                // tokens per second
     double waited_prefill = 0, waited_decode = 0;  // shares of the time
     double hits = -1;
     memory_use memory{};

@@ -1,4 +1,5 @@
 // A source of one's own: a formula and its tensors. Every backend serves it.
+#include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include <cstdint>

@@ -35,7 +35,7 @@ template <class Block>
 initialised initialise(const Block& block, const tiffin::block_shape& sizes, std::uint64_t seed) {
     initialised made;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
+        if (t.needed == tiffin::presence::optional) continue;
         auto& numbers = made.memory.emplace_back(t.shape.elements());
         tiffin::fill_normal(numbers, 0.1, seed++);
         if (name.ends_with("norm.weight")) std::fill(numbers.begin(), numbers.end(), 1.0f);

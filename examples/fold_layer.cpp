@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
         "Folds the memories (meki) and modulators (retoken) of a layer file to tables, so that a token "
         "reads\n"
         "one row of each, and writes a layer file marked as folded. A folded file is refused.");
-    app.add_option("LAYER", args.layer, "Layer file (safetensors, see the README)")->required();
+    app.add_option("LAYER", args.layer, "Layer file (safetensors, docs/layer_files.md)")->required();
     app.add_option("OUTPUT", args.output, "Layer file to write")->required();
     app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
     return run_command_line(app, "fold_layer", argc, argv, [&] { return run(args); });

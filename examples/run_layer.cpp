@@ -1,4 +1,5 @@
 // Runs a layer file on given inputs: the tool that checks weights exported from elsewhere.
+#include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
@@ -196,7 +197,7 @@ std::string run(const arguments& args) {
 int main(int argc, char** argv) {
     arguments args;
     CLI::App app(
-        "Runs the block of a layer file (safetensors, see the README) on x and token_ids of INPUT and\n"
+        "Runs the block of a layer file (safetensors, docs/layer_files.md) on x and token_ids of INPUT and\n"
         "writes y to OUTPUT, with route and route_weight where the block routes.");
     app.add_option("LAYER", args.layer, "Layer file: tensors, and in __metadata__ the block and its options")
         ->required();
@@ -218,13 +219,14 @@ int main(int argc, char** argv) {
                                                        {"f16", tiffin::dtype::f16},
                                                        {"q8_0", tiffin::dtype::q8_0},
                                                        {"q4_0", tiffin::dtype::q4_0}};
-    app.add_option("--weights", args.weights,
-                   "Number format that simd keeps dense weights in, and cuda everything (default: f32)")
-        ->transform(CLI::CheckedTransformer(formats))
-        ->option_text("f32|bf16|f16|q8_0|q4_0");
-    app.add_option("--tables", args.tables, "Number format that simd keeps tables in (default: f32)")
-        ->transform(CLI::CheckedTransformer(formats))
-        ->option_text("f32|bf16|f16|q8_0|q4_0");
+    const auto add_format = [&](const char* name, auto& to, const char* help) {
+        app.add_option_function<std::string>(
+               name, [&](const std::string& given) { to = formats.at(given); }, help)
+            ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}));
+    };
+    add_format("--weights", args.weights,
+               "Number format that simd keeps dense weights in, and cuda everything (default: f32)");
+    add_format("--tables", args.tables, "Number format that simd keeps tables in (default: f32)");
     app.add_flag(
         "--f32-activations", args.exact_activations,
         "Multiply weights with activations as they are; else simd rounds them to q8_0 beside weights\n"
@@ -232,7 +234,7 @@ int main(int argc, char** argv) {
     app.add_option("--threads", args.threads, "OpenMP threads")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
-    app.add_option("--batch", args.batch, "Tokens a call (default: all in one)")
+    app.add_option("--batch", args.batch, "Tokens per call (default: all in one)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
     return run_command_line(app, "run_layer", argc, argv, [&] { return run(args); });
 }

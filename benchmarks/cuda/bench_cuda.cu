@@ -170,9 +170,8 @@ subject make_layers(const Block& block, tiffin::block_shape sizes, tables where 
     for (std::size_t i = 0; i < s.layers; ++i) {
         tiffin::weights given;
         for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-            if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-            const bool table = t.tensor.spec.kind == tiffin::tensor_kind::table ||
-                               t.tensor.spec.kind == tiffin::tensor_kind::pool;
+            if (t.needed == tiffin::presence::optional) continue;
+            const bool table = t.kind == tiffin::tensor_kind::table || t.kind == tiffin::tensor_kind::pool;
             const std::size_t count = t.shape.elements();
             if (table && where == tables::on_host) {
                 // One table for all layers, and a cache each of a tenth of its rows.
@@ -319,7 +318,7 @@ private:
     cudaEvent_t begin_{}, end_{};
 };
 
-// Bytes a second of copies within the device, and FLOPs a second of a product of 8192 x 8192 matrices.
+// Bytes a second of copies within the device, and FLOPs per second of a product of 8192 x 8192 matrices.
 struct limits {
     double bytes = 0;
     double flops = 0;

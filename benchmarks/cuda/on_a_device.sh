@@ -14,7 +14,7 @@ command -v ninja >/dev/null && generator=(-G Ninja)
 cmake -S . -B build/device "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTIFFIN_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native \
     -DTIFFIN_BUILD_EXAMPLES=OFF -DTIFFIN_BUILD_BENCHMARKS=OFF -DTIFFIN_TEST_COMPILING=OFF -DTIFFIN_TEST_LEVELS=OFF \
     -DTIFFIN_TEST_CONSUMERS=OFF \
-    "-DTIFFIN_TESTS_LEFT_OUT=^(activation|analysis|backend|block|executor|format|fusion|io|mpi|norm|router|support|table)[.]|^cuda[.]emulated"
+    -DTIFFIN_TEST_FORM=device
 cmake --build build/device -j "$(nproc)"
 ctest --test-dir build/device --output-on-failure -R "cuda[.](device|host)|bench_cuda"
 build/device/benchmarks/cuda/bench_cuda --benchmark_out="$out/bench_cuda.json" --benchmark_out_format=json \

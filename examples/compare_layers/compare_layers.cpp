@@ -71,7 +71,7 @@ struct row {
     std::string name, composition;
     tiffin::block_cost cost;
     std::size_t copies = 0;
-    double prefill = 0, decode = 0;              // tokens a second
+    double prefill = 0, decode = 0;              // tokens per second
     double prefill_ratio = 0, decode_ratio = 0;  // to the first layer
     double error = 0, allowed = 0;               // against the reference, relative to the largest output
 };
@@ -107,7 +107,7 @@ struct initialised {
 // SmallInit's 2 / (5 inputs) where inputs are multiplied, rows as large as what they stand for.
 float variance_of(const tiffin::sized_tensor& t) {
     using enum tiffin::tensor_kind;
-    switch (t.tensor.spec.kind) {
+    switch (t.kind) {
         case projection:
         case logits:
         case low_rank_in:
@@ -123,8 +123,8 @@ initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
     initialised made;
     std::uint64_t seed = 1;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == tiffin::presence::optional) continue;
-        const tiffin::tensor_kind kind = t.tensor.spec.kind;
+        if (t.needed == tiffin::presence::optional) continue;
+        const tiffin::tensor_kind kind = t.kind;
         made.memory.emplace_back(t.shape.elements());
         made.tables.push_back(kind == tiffin::tensor_kind::table || kind == tiffin::tensor_kind::pool);
         fill(made.memory.back(), seed++, std::sqrt(variance_of(t)));

@@ -1,8 +1,8 @@
 // Layer files on every backend, compiled once for all programs that read them: each backend takes a minute.
 #pragma once
 
-#include <tiffin/backend/eigen/eigen.hpp>
-#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/cpu/eigen/eigen.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/format/any_format.hpp>
 #include <tiffin/io/layer_file.hpp>
 

@@ -1,4 +1,4 @@
-// The named layers, as sentences of the grammar.
+// The named layers, as sentences of the grammar. Their mathematics: docs/layers.md, at the anchors given.
 #pragma once
 
 #include <tiffin/activation/gelu.hpp>
@@ -31,36 +31,36 @@
 TIFFIN_BEGIN
 
 // clang-format off
-using mlp         = ffn<gate<gelu>, none>;                                  // SPEC 2.1
-using swiglu      = ffn<gate<silu>, dense>;                                 // SPEC 2.1
-using geglu       = ffn<gate<gelu>, dense>;                                 // SPEC 2.1
-using reglu       = ffn<gate<relu>, dense>;                                 // SPEC 2.1
-using stem        = ffn<gate<silu>, token_embedding>;                       // SPEC 2.2, Eq. 4
-using stem_gate   = ffn<gate<silu, token_embedding>, dense>;                // SPEC 2.2, Table 3
-using stem_hybrid = ffn<gate<silu>, sum<dense, token_embedding>>;           // SPEC 2.2, Eq. 5
+using mlp         = ffn<gate<gelu>, none>;                                  // #mlp
+using swiglu      = ffn<gate<silu>, dense>;                                 // #glu
+using geglu       = ffn<gate<gelu>, dense>;                                 // #glu
+using reglu       = ffn<gate<relu>, dense>;                                 // #glu
+using stem        = ffn<gate<silu>, token_embedding>;                       // #stem, Eq. 4
+using stem_gate   = ffn<gate<silu, token_embedding>, dense>;                // #stem, Table 3
+using stem_hybrid = ffn<gate<silu>, sum<dense, token_embedding>>;           // #stem, Eq. 5
 
-using structmoe       = ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>;                      // SPEC 2.4, Eq. 5-6
+using structmoe       = ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>;                      // #structmoe, Eq. 5-6
 using structmoe_gated = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, multiply>;     // App. B.2
 using structmoe_post  = ffn<gate<gelu, named<dense, "up_proj">>, routed_low_rank<>, add>;          // post-activation
 using bank_beside_down = project<no_norm, sum<dense, routed_low_rank<>>>;
 using structmoe_down  = ffn<gate<gelu>, none, multiply, bank_beside_down>;                         // Sec. 3.5
 
 using memory_output    = project<memory_norm, named<dense, "out_proj">>;
-using meki             = ffn<gate<sigmoid>, memory_injection, add, memory_output>;                 // SPEC 2.5, folded
+using meki             = ffn<gate<sigmoid>, memory_injection, add, memory_output>;                 // #meki, folded
 using meki_mul_sigmoid = ffn<gate<sigmoid>, memory_injection, multiply, memory_output>;
 using meki_add_silu    = ffn<gate<silu>, memory_injection, add, memory_output>;
 using meki_mul_silu    = ffn<gate<silu>, memory_injection, multiply, memory_output>;
-using meki_training    = ffn<gate<sigmoid>, trained_memory<>, add, memory_output>;                 // SPEC 2.5
+using meki_training    = ffn<gate<sigmoid>, trained_memory<>, add, memory_output>;                 // #meki
 using meki_training_linear = ffn<gate<sigmoid>, trained_memory<linear_word_memory<>>, add, memory_output>;
-using ple              = ffn<gate<gelu_tanh>, memory_injection, multiply, memory_output>;          // SPEC 2.5, folded
+using ple              = ffn<gate<gelu_tanh>, memory_injection, multiply, memory_output>;          // #ple, folded
 using ple_full         = ffn<gate<gelu_tanh>, ple_memory, multiply, memory_output>;                // with its context
 using ple_given        = ffn<gate<gelu_tanh>, per_layer_input, multiply, memory_output>;           // the caller's p
 
-template <class Block> using retoken        = modulated<Block, token_modulator<>, multiply>;       // SPEC 2.6, Eq. 1-2
+template <class Block> using retoken        = modulated<Block, token_modulator<>, multiply>;       // #retoken, Eq. 1-2
 template <class Block> using retoken_folded = modulated<Block, folded_modulator, multiply>;        // Eq. 8
 template <class Block> using mort           = modulated<Block, modulator_pool<>, add>;             // Eq. 3-6
-template <class Block> using moe            = mixture<softmax_topk, Block>;                        // SPEC 2.3
-template <class Block> using hash_moe       = mixture<hash, Block>;                                // SPEC 2.3
+template <class Block> using moe            = mixture<softmax_topk, Block>;                        // #moe
+template <class Block> using hash_moe       = mixture<hash, Block>;                                // #hash-moe
 // clang-format on
 
 TIFFIN_END

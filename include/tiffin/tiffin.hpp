@@ -1,8 +1,8 @@
 // tiffin: token-indexed and sparse feed-forward layers. The umbrella: includes only.
 //
-// Not here, because they bring a dependency along: executor/openmp.hpp (OpenMP), executor/thread_team.hpp
-// (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA). Nor what no layer needs: table/ and
-// analysis/geometry.hpp.
+// Not here, because they bring a dependency along: cpu/eigen/eigen.hpp (Eigen), executor/openmp.hpp (OpenMP),
+// executor/thread_team.hpp (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA). Nor what no layer needs: table/
+// and analysis/geometry.hpp.
 #pragma once
 
 #include <tiffin/activation/any_activation.hpp>
@@ -18,11 +18,6 @@
 #include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/analysis/initialise.hpp>
 #include <tiffin/analysis/routing.hpp>
-#include <tiffin/backend/eigen/eigen.hpp>
-#include <tiffin/backend/fold.hpp>
-#include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/backend/simd/simd.hpp>
-#include <tiffin/block/block_shape.hpp>
 #include <tiffin/block/delayed.hpp>
 #include <tiffin/block/ffn.hpp>
 #include <tiffin/block/mixture.hpp>
@@ -30,7 +25,9 @@
 #include <tiffin/block/on_residual.hpp>
 #include <tiffin/block/parallel.hpp>
 #include <tiffin/block/source_block.hpp>
-#include <tiffin/concepts.hpp>
+#include <tiffin/call/fold.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/format/any_format.hpp>
@@ -43,6 +40,8 @@
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/fusion/multiply.hpp>
+#include <tiffin/grammar/concepts.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
@@ -53,8 +52,7 @@
 #include <tiffin/norm/rms_cast_first.hpp>
 #include <tiffin/norm/rms_one_plus.hpp>
 #include <tiffin/norm/unweighted.hpp>
-#include <tiffin/output/project.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 #include <tiffin/router/any_router.hpp>
 #include <tiffin/router/hash.hpp>
 #include <tiffin/router/sigmoid.hpp>

@@ -1,6 +1,6 @@
-// Every activation against the formula of the specification, as double, as float and in a register.
+// Every activation against the formula of docs/layers.md, as double, as float and in a register.
 #include <tiffin/activation/any_activation.hpp>
-#include <tiffin/backend/simd/lanes.hpp>
+#include <tiffin/cpu/simd/lanes.hpp>
 
 #include "support/bounded.hpp"
 #include "support/doctest.hpp"
@@ -22,7 +22,7 @@ using reg = tiffin::simd_detail::lanes<xsimd::default_arch>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
-// The specification's formulas in other words and a wider format, and their values at +-infinity.
+// The formulas of docs/layers.md in other words and a wider format, and their values at +-infinity.
 struct silu_case {
     static constexpr tiffin::silu phi{};
     static constexpr auto kind = tiffin::activation_kind::silu;
@@ -105,7 +105,7 @@ bool same_class(double a, double b) {
 // In double: at most 9 roundings and a library function of at most 1 ulp, each of a factor that is at
 // most |z| or |phi(z)| in the result: 16 units of 2^-53 of either. (The cubic in gelu_tanh enters through
 // tanh, and |s| / cosh(s)^2 is below 1/2.)
-TEST_CASE_TEMPLATE("activations in double follow the specification", Case, FOR_EACH_ACTIVATION) {
+TEST_CASE_TEMPLATE("activations in double follow docs/layers.md", Case, FOR_EACH_ACTIVATION) {
     for (const float z : grid()) {
         const auto exact = static_cast<double>(Case::exact(static_cast<long double>(z)));
         const double computed = Case::phi(static_cast<double>(z));

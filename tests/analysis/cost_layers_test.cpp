@@ -1,4 +1,5 @@
-// What the layers of the four papers cost, from their composition: the published figures of SPEC 4.
+// What the layers of the four papers cost, from their composition: published figures
+// (docs/layers.md#published-figures).
 #include <tiffin/analysis/cost.hpp>
 #include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/layers.hpp>

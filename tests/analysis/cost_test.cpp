@@ -3,12 +3,13 @@
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/analysis/cost.hpp>
-#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/bind/bind_weights.hpp>
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/norm/rms_one_plus.hpp>
+#include <tiffin/reference/reference.hpp>
 #include <tiffin/source/named.hpp>
 
 #include "support/doctest.hpp"
@@ -59,7 +60,7 @@ TEST_CASE("cost: parameters and FLOPs of the named layers") {
     CHECK(cost<mlp>(large).matrix_flops_per_token == 4 * d * f);
 }
 
-// Specification, section 4: 3 d f against 2 d f, one third saved.
+// docs/layers.md#published-figures: 3 d f against 2 d f, one third saved.
 TEST_CASE("cost: what STEM saves of the block") {
     const double dense = cost<swiglu>(large).parameters_per_token;
     const block_cost sparse = cost<stem>(large);
@@ -67,7 +68,7 @@ TEST_CASE("cost: what STEM saves of the block") {
     CHECK(sparse.matrix_flops_per_token / cost<swiglu>(large).matrix_flops_per_token == 2.0 / 3);
 }
 
-// Specification, section 4: f / (4 d + 2 L + 3 f), L = 4096, for Qwen2.5. The paper prints 22.8 for 3B,
+// docs/layers.md#published-figures: f / (4 d + 2 L + 3 f), L = 4096, for Qwen2.5. The paper prints 22.8 for 3B,
 // for which its own formula gives 22.3.
 TEST_CASE("cost: what STEM saves of a decoder layer") {
     struct published {
@@ -88,7 +89,7 @@ TEST_CASE("cost: what STEM saves of a decoder layer") {
     }
 }
 
-// Specification, section 4: (number of STEM layers) f (unique ids), beside the dense weights.
+// docs/layers.md#published-figures: (number of STEM layers) f (unique ids), beside the dense weights.
 TEST_CASE("cost: parameters that a sequence uses") {
     const block_cost c = cost<stem>(large);
     CHECK(c.sequence_parameters(1) == c.parameters_per_token);
@@ -154,7 +155,7 @@ struct counted {
 
 // Operations of one token, as the reference makes them.
 // dense_outputs: outputs of dense parts; each adds its bias, or a 0 in its place, which no cost counts.
-// row_operations: what the norm does once a row, which no cost counts either.
+// row_operations: what the norm does once per row, which no cost counts either.
 template <class Block>
 void check_operations(double dense_outputs, double row_operations) {
     constexpr std::size_t n = 10, m = 14;

@@ -1,10 +1,11 @@
 // A residual carried over layers: what arrives is what a layer sent that many layers before, to the bit.
-#include <tiffin/backend/eigen/eigen.hpp>
-#include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/eigen/eigen.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 
+#include "support/combinators.hpp"
 #include "support/doctest.hpp"
 #include "support/executors.hpp"
 #include "support/policies.hpp"
@@ -25,8 +26,8 @@ namespace {
 constexpr std::size_t d = 37, f = 19, vocab = 11, layers = 5;
 
 using residual = source_block<tiffin_test::pool_of_three<>>;
-template <std::size_t Layers>
-using network_layer = parallel<mlp, delayed<residual, Layers>>;
+template <std::size_t Layers, class Ffn = mlp, class Sent = residual>
+using network_layer = parallel<Ffn, delayed<Sent, Layers>>;
 
 template <class Block>
 tensor_set tensors_for(std::uint32_t seed) {
@@ -34,7 +35,7 @@ tensor_set tensors_for(std::uint32_t seed) {
 }
 
 // A network of five layers, each over the result of the last, with the sums made by hand beside it.
-template <std::size_t Layers, class Backend>
+template <std::size_t Layers, class Ffn = mlp, class Sent = residual, class Backend>
 void check(const Backend& backend, std::size_t tokens, std::size_t workspace_tokens) {
     CAPTURE(Layers);
     CAPTURE(tokens);
@@ -45,18 +46,19 @@ void check(const Backend& backend, std::size_t tokens, std::size_t workspace_tok
         std::vector<float> x = random_rows(tokens, d, 7);
         std::vector<std::vector<float>> sent;
         for (std::size_t n = 0; n < layers; ++n) {
-            const tensor_set all = tensors_for<network_layer<Layers>>(static_cast<std::uint32_t>(n));
+            const tensor_set all =
+                tensors_for<network_layer<Layers, Ffn, Sent>>(static_cast<std::uint32_t>(n));
             weights ffn_given, residual_given;
             const weights given = all.given();
             for (const weights::entry& e : given.entries())
                 (e.name.starts_with("branch.0.") ? ffn_given : residual_given)
                     .add(e.name.substr(std::string("branch.0.").size()), e.tensor);
             std::vector<float> y(x.size()), by_hand(x.size()), own(x.size());
-            auto layer = prepare<network_layer<Layers>>(all.given(), backend,
-                                                        {.tokens = workspace_tokens, .workers = 2});
+            auto layer = prepare<network_layer<Layers, Ffn, Sent>>(
+                all.given(), backend, {.tokens = workspace_tokens, .workers = 2});
             layer(x, {.token_ids = ids, .carried = &carried}, y, tiffin_test::reversed{2});
-            prepare<mlp>(ffn_given, backend)(x, {}, by_hand);
-            prepare<residual>(residual_given, backend)(x, ids, own);
+            prepare<Ffn>(ffn_given, backend)(x, ids, by_hand);
+            prepare<Sent>(residual_given, backend)(x, ids, own);
             sent.push_back(own);
             if (n >= Layers)
                 for (std::size_t i = 0; i < by_hand.size(); ++i) by_hand[i] += sent[n - Layers][i];
@@ -74,10 +76,19 @@ TEST_CASE("delayed: what was sent arrives, as many layers later as it says") {
     for (const std::size_t tokens : {1u, 9u}) {
         check<1>(simd{}, tokens, tokens);
         check<2>(simd{}, tokens, 4);  // in pieces
+#if !defined(TIFFIN_TEST_SMALL)
         check<4>(simd{}, tokens, tokens);
+#endif
         check<7>(simd{}, tokens, tokens);  // nothing arrives within the network
     }
     check<2>(eigen{}, 1, 1);
+}
+
+TEST_CASE("delayed: combinators of one's own") {
+    using own = tiffin_test::blend<swiglu, stem>;
+    using sent = tiffin_test::times_bank<mlp, tiffin_test::tempered_top_2>;
+    check<2, own, sent>(simd{}, 9, 4);
+    check<1, own, sent>(eigen{}, 3, 3);
 }
 
 TEST_CASE("delayed: the reference") {

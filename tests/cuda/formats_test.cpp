@@ -1,8 +1,8 @@
 // Layers on the device in each number format that it keeps.
 #include <tiffin/activation/identity.hpp>
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include "cuda/whole_numbers.hpp"
 #include "support/composition.hpp"

@@ -1,8 +1,8 @@
 // Calls of layers on the device: graphs, pieces, memory of all kinds, and what is refused.
 #include <tiffin/activation/identity.hpp>
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include "cuda/whole_numbers.hpp"
 #include "support/doctest.hpp"

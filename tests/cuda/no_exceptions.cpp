@@ -32,7 +32,7 @@ int main() {
                                                   {.token_ids = {ids, tokens}, .gathered = {&*now, 1}},
                                                   tiffin::matrix_view<float>(y, tokens, d_model));
     if (!called || !layer->synchronise() || !rows->check()) return 4;
-    // silu(0) times a row of ones, summed: nothing.
+    // silu(0) times per row of ones, summed: nothing.
     std::vector<float> out(tokens * d_model, 1.0f);
     if (cudaMemcpy(out.data(), y, out.size() * sizeof(float), cudaMemcpyDeviceToHost) != cudaSuccess)
         return 5;

@@ -51,7 +51,7 @@ struct table_fixture {
         REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
         return rows_of(*now);
     }
-    // What is gathered now, a row a token.
+    // What is gathered now, a row per token.
     static std::vector<float> rows_of(const gathered_rows& now) {
         std::vector<std::int32_t> index(now.index.size());
         std::vector<std::byte> all(now.bytes());

@@ -1,8 +1,8 @@
 // The executor of its own threads: every task once, whoever calls, and the same numbers as on one thread.
-#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
 
 #include "executor/in_child.hpp"
 #include "support/doctest.hpp"

@@ -1,5 +1,5 @@
 // The fusions: what they compute, in every scalar, and which argument is which.
-#include <tiffin/backend/simd/lanes.hpp>
+#include <tiffin/cpu/simd/lanes.hpp>
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/fusion/multiply.hpp>
 

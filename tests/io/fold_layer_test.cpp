@@ -37,7 +37,7 @@ void write_layer(const std::filesystem::path& path, const Block& block, const bl
     std::vector<std::vector<std::byte>> blocks;
     for (const auto& [key, value] : metadata) writer.set(key, value);
     for (const auto& [name, t] : tensors_needed(block, sizes)) {
-        if (t.tensor.spec.needed == presence::optional) continue;
+        if (t.needed == presence::optional) continue;
         memory.emplace_back(t.shape.elements());
         random.fill(memory.back(), 0.7f);
         if (const auto format = formats.find(name); format != formats.end()) {

@@ -3,11 +3,11 @@
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/sigmoid.hpp>
-#include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/backend/simd/simd.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include "layer_files.hpp"

@@ -2,7 +2,7 @@
 
 A layer is described by a dict, for instance {"block": "moe", "E": 4, "k": 2, "expert": {"block": "glu", "f": 17}}: sizes
 and which optional tensors there are by short names, nested blocks under `expert`, `shared`, `base` and `branches`, and
-options by the names of the specification, those left out being left out of the metadata too.
+options by the names of docs/layers.md, those left out being left out of the metadata too.
 """
 
 import math

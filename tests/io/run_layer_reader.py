@@ -1,6 +1,6 @@
-"""The strict reading of layer files: names, shapes, formats and options, as section 5 of the specification asks.
+"""The strict reading of layer files: names, shapes, formats and options, as docs/layer_files.md asks.
 
-A `Reader` is one block's view of a `File`; what is wrong is raised as Refused. Written from the specification alone.
+A `Reader` is one block's view of a `File`; what is wrong is raised as Refused. Written from docs/layers.md alone.
 """
 
 import math
@@ -26,7 +26,7 @@ BLOCKS = {
 COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "parallel")
 ALL_BLOCKS = tuple(BLOCKS) + COMPOSITE
 LOADERS = {}  # block -> what reads one, a function of a Reader; filled by run_layer_reference.py
-DEEPEST = 64  # nested blocks, one in the other; the specification names no limit
+DEEPEST = 64  # nested blocks, one in the other; docs/layer_files.md names 32
 
 
 class Refused(Exception):

@@ -1,7 +1,7 @@
-"""Every block of the specification's section 2 in numpy and float64, with bounds of the rounding errors.
+"""Every block of docs/layers.md in numpy and float64, with bounds of the rounding errors.
 
 `Layer(tensors, metadata)` reads a layer as strictly as section 5 asks and raises Refused; it computes y, route
-and route_weight of an input.  Written from the specification alone.
+and route_weight of an input.  Written from docs/layers.md alone.
 """
 
 import functools

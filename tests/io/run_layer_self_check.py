@@ -1,4 +1,4 @@
-"""Checks of the numpy reference itself, without a tool: identities that the specification implies."""
+"""Checks of the numpy reference itself, without a tool: identities that docs/layers.md implies."""
 
 import itertools
 import json

@@ -5,7 +5,7 @@
     run_layer_test.py --self-check [--blocks A,B,...] [-k TEXT] [-v]
 
 The expected values are computed in numpy and float64, straight from the formulas of the
-specification ("What the layers compute", sections 1, 2 and 5); the tolerance is derived in
+pages docs/layers.md and docs/layer_files.md; the tolerance is derived in
 run_layer_bounds.py.  Needs Python 3.9 and numpy; without numpy it prints a line and exits with 77.
 --blocks: the kinds to test (default: all); a composite layer is tested if all composite kinds in it are
 chosen, its dense parts (mlp, glu, stem, stem_gate, stem_hybrid) being taken for granted.
@@ -28,7 +28,7 @@ kinds with the numpy reference in the tool's place.
     run_layer_refusals.py    tests: bad input for the other kinds
     run_layer_self_check.py  --self-check
 
-What the specification leaves open, and what this test takes it to mean
+What docs/layers.md leaves open, and what this test takes it to mean
   * Default activation: gelu for mlp, silu for glu (2.1 names none) and for the three STEM blocks
     (2.2: phi = silu).  Every activation of section 1 is valid for every block.
   * Optional biases: `gate_proj.bias (f)`, `up_proj.bias (f)`, `down_proj.bias (d)`, in any subset, also

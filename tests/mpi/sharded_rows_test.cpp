@@ -41,7 +41,7 @@ using ids_type = std::vector<std::int32_t>;
 
 // What the library asks of MPI: records that this rank sends, and a call that is to fail.
 struct watched_calls {
-    std::vector<int> records_sent;  // a number a call of MPI_Alltoallv
+    std::vector<int> records_sent;  // a number per call of MPI_Alltoallv
     const char* failing = "";
     int succeed_before = 0;
 

@@ -1,5 +1,5 @@
-// Every norm against the formula of the specification, as double, as float and in a register.
-#include <tiffin/backend/simd/lanes.hpp>
+// Every norm against the formula of docs/layers.md, as double, as float and in a register.
+#include <tiffin/cpu/simd/lanes.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/norm/no_norm.hpp>
 #include <tiffin/norm/rms.hpp>
@@ -22,7 +22,7 @@ namespace {
 
 using reg = tiffin::simd_detail::lanes<xsimd::default_arch>;
 
-// What the specification says of element i of a row.
+// What docs/layers.md says of element i of a row.
 struct rms_case {
     using norm = tiffin::rms;
     static constexpr double eps = 1e-5;
@@ -107,7 +107,7 @@ void check_row(const typename Case::norm& norm, double eps, const row& r) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("norms follow the specification", Case, FOR_EACH_NORM) {
+TEST_CASE_TEMPLATE("norms follow docs/layers.md", Case, FOR_EACH_NORM) {
     const typename Case::norm norm;
     CHECK(static_cast<double>(norm.eps) == doctest::Approx(Case::eps).epsilon(1e-7));  // f32 of a decimal
     CHECK(Case::norm::weighted == Case::weighted);

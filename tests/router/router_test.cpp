@@ -39,7 +39,7 @@ std::vector<std::int32_t> experts_of(const std::vector<choice<S>>& chosen) {
     return all;
 }
 
-// The definitions of SPEC 2.3, by sorting.
+// The definitions of docs/layers.md#routers, by sorting.
 std::vector<choice<double>> by_definition(router_order order, std::size_t k,
                                           const std::vector<double>& logits,
                                           const std::vector<double>& bias) {

@@ -17,7 +17,7 @@
 //   routers      Every operation rounds outwards (more_precise): they are computed in double.
 //   a < b        May hold, may fail, or both; select() then gives the hull of its two values.
 //   sums         Order::as_written: the additions of the formula, one after the other. This is what
-//                `simd` promises for its products (k ascending, one accumulator an output), so the
+//                `simd` promises for its products (k ascending, one accumulator per output), so the
 //                interval is only a few units wide there.
 //                Order::any: any tree of additions. With n terms t_i the computed sum differs from the
 //                exact one by at most gamma_(n-1) sum |t_i|, gamma_n = n u / (1 - n u), u = 2^-24

@@ -2,17 +2,17 @@
 // is compiled once and only the kernels once a composition.
 #pragma once
 
-#include <tiffin/backend/any_layer.hpp>
-#include <tiffin/backend/binding.hpp>
-#include <tiffin/backend/reference/reference.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/bind/bind_weights.hpp>
+#include <tiffin/call/any_layer.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 
 // The backends that are held against the reference: those of the CPU, or the device's.
 #if defined(TIFFIN_TEST_CUDA)
 #    include <tiffin/cuda.hpp>
 #else
-#    include <tiffin/backend/eigen/eigen.hpp>
-#    include <tiffin/backend/simd/simd.hpp>
+#    include <tiffin/cpu/eigen/eigen.hpp>
+#    include <tiffin/cpu/simd/simd.hpp>
 #endif
 
 #include "support/bounded.hpp"
@@ -84,7 +84,7 @@ template <order Order, class Block>
 oracle make_oracle(const Block& block, const tiffin::weights& given) {
     using number = bounded<Order>;
     tiffin::binding bound = tiffin::bind_weights(block, given).or_throw();
-    const std::size_t d_model = bound.d_model, given_width = bound.given_width;
+    const std::size_t d_model = bound.needs.d_model, given_width = bound.needs.given_width;
     const auto engine = std::make_shared<const typename tiffin::reference<number>::template engine<Block>>(
         block, std::move(bound));
     return evaluation<Order>{
@@ -126,18 +126,35 @@ composition compose(std::string name, const Block& block = {}) {
             {}};
 }
 template <class Block>
+composition compose_on_both(std::string name, const Block& block = {}) {
+    return compose(std::move(name), block);
+}
+template <class Block>
 composition compose_readable(std::string name, const Block& block = {}) {
     return compose(std::move(name), block);
 }
 #else
 // `simd` promises the order of its additions; Eigen chooses one by the sizes.
 template <class Block>
-composition compose(std::string name, const Block& block = {}) {
+composition compose_on_both(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
             {make_contender<order::as_written>("simd", block, tiffin::simd{}),
              make_contender<order::any>("eigen", block, tiffin::eigen{})},
             {}};
+}
+
+// In the small form `simd` alone, whose kernels are the library's own.
+template <class Block>
+composition compose(std::string name, const Block& block = {}) {
+#    if defined(TIFFIN_TEST_SMALL)
+    return {std::move(name),
+            tensors_wanted(block),
+            {make_contender<order::as_written>("simd", block, tiffin::simd{})},
+            {}};
+#    else
+    return compose_on_both(std::move(name), block);
+#    endif
 }
 
 // `eigen` alone: quicker to compile where the composition is what is tested.
@@ -150,11 +167,11 @@ composition compose_readable(std::string name, const Block& block = {}) {
 }
 #endif
 
-// The same as compose(), and the `reference` backend as a layer: one composition of a kind is enough for
-// that.
+// Every backend, also in the small form, and the `reference` backend as a layer: one composition of a kind is
+// enough for that.
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
-    composition what = compose(std::move(name), block);
+    composition what = compose_on_both(std::move(name), block);
     what.reference = make_contender<order::as_written>("reference", block, tiffin::reference{}).prepare;
     return what;
 }

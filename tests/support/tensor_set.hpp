@@ -1,7 +1,7 @@
 // Random tensors for a block: any sizes, number formats and alignments.
 #pragma once
 
-#include <tiffin/block/block_shape.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/tensor.hpp>
 
 #include "support/random.hpp"
@@ -93,7 +93,7 @@ public:
     tensor_set(const wanted_tensors& wanted, const options& o) : random_(o.seed) {
         std::size_t optional = 0;
         for (const tiffin::named_tensor& t : wanted(o.sizes)) {
-            const tiffin::tensor_spec& spec = t.tensor.tensor.spec;
+            const tiffin::sized_tensor& spec = t.tensor;
             if (spec.needed == tiffin::presence::optional && (o.biases >> optional++ % 32 & 1u) == 0)
                 continue;
             using enum tiffin::tensor_kind;

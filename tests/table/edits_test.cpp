@@ -1,4 +1,4 @@
-// Edits of a table: spans of SPEC section 3, views over views, and that nothing stored changes.
+// Edits of a table: spans (docs/layers.md#table-edits), views over views, and that nothing stored changes.
 #include <tiffin/table/any_id_rows.hpp>
 #include <tiffin/table/cached_rows.hpp>
 #include <tiffin/table/edits.hpp>

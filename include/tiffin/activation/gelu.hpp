@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // Numerics: in the scalar's own precision; 1 + erf cancels for z below -3, where the absolute error
 //   stays below one unit in the last place of z.
 // Cost: scale, erf, add, two products.
-// Source: SPEC section 1; the default of StructMoE.
+// Source: docs/layers.md#activations; the default of StructMoE.
 struct gelu {
     static constexpr double flops() noexcept { return 5; }
 

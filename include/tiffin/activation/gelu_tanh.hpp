@@ -9,7 +9,7 @@ TIFFIN_BEGIN
 // The tanh form of gelu: z/2 * (1 + tanh(sqrt(2/pi) * (z + 0.044715 z^3))).
 // Numerics: in the scalar's own precision; z^3 may overflow to infinity, where tanh is exactly 1.
 // Cost: three products and an add for the cubic, scale, tanh, add, two products.
-// Source: SPEC section 1; the gate of Gemma's per-layer embeddings.
+// Source: docs/layers.md#activations; the gate of Gemma's per-layer embeddings.
 struct gelu_tanh {
     static constexpr double flops() noexcept { return 9; }
 

@@ -69,7 +69,7 @@ result<double> balance_sum(std::span<const float> values, const char* name,
 // Errors: errc::option for a size of 0, k > E, or an index outside [0, E); errc::size for a span that
 //   is not of its shape.
 // Cost: O(T (E + k)); allocates O(E).
-// Source: SPEC section 2.7; alpha is StructMoE's.
+// Source: docs/layers.md#balance-losses; alpha is StructMoE's.
 inline result<double> switch_balance_loss(std::span<const float> probabilities,
                                           std::span<const std::int32_t> routes, const routing_shape& shape,
                                           double alpha = 0.01) {
@@ -83,14 +83,14 @@ inline result<double> switch_balance_loss(std::span<const float> probabilities,
 
 // The balance loss of MoRT's routers.
 // lambda * n_e * sum_i p_i f_i, f_i = n_i / (T K), p_i the mean over the tokens of
-//   sigmoid(g_i) / sum_j sigmoid(g_j), j over all n_e experts. The paper leaves p open: this is SPEC's.
+//   sigmoid(g_i) / sum_j sigmoid(g_j), j over all n_e experts. The paper leaves p open: this is one reading.
 // Shapes: logits g (T,n_e), routes (T,K), row by row.
 // Numerics: in double, with log sigmoid(g) = min(g, 0) - log(1 + exp(-|g|)) shifted by the row's
 //   largest, so that rows of very negative logits keep their ratios. NaN for a row that holds a NaN or
 //   -infinity alone.
 // Errors: as switch_balance_loss.
 // Cost: O(T (n_e + K)), two exponentials and a logarithm a logit; allocates O(n_e).
-// Source: MoRT (Eq. 21), SPEC section 2.7.
+// Source: MoRT (Eq. 21), docs/layers.md#balance-losses.
 inline result<double> mort_balance_loss(std::span<const float> logits, std::span<const std::int32_t> routes,
                                         const routing_shape& shape, double lambda = 1e-4) {
     const auto normalised_sigmoid = [&](const float* in, double* out) {

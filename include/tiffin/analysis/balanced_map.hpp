@@ -58,7 +58,7 @@ inline status check_balanced_map(const balanced_map_options& o) {
 // Numerics: integers only; the same options give the same map on every machine.
 // Errors: errc::option for a size of 0, k > E, E beyond 32-bit integers, V k beyond the memory.
 // Cost: O(V k + E); allocates the map and E indices.
-// Source: SPEC section 2.3 (STEM's baseline: top-1 of 16 experts).
+// Source: docs/layers.md#hash-maps (STEM's baseline: top-1 of 16 experts).
 //
 //     balanced_map({.vocab = 128256, .experts = 16, .k = 1, .seed = 7})
 inline result<std::vector<std::int32_t>> balanced_map(const balanced_map_options& options) {
@@ -133,7 +133,8 @@ void deal(std::span<const std::size_t> ids, std::span<const std::uint64_t> count
 // Numerics: integers only; the same counts give the same map on every machine.
 // Errors: as balanced_map, with counts.size() as vocab; errc::option where the counts' sum is beyond 64 bits.
 // Cost: O(V (log V + k log E) + E); allocates the map, V ids and E shares.
-// Source: SPEC section 2.3; R. L. Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl. Math.
+// Source: docs/layers.md#hash-maps; R. L. Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl.
+// Math.
 //   17 (1969), for the 4/3.
 //
 //     balanced_map_by_counts(counts_of_the_training_text, 16)

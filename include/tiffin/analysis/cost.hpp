@@ -1,10 +1,10 @@
 // What a composition costs, derived from its tensors and formulas.
 #pragma once
 
-#include <tiffin/block/block_shape.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
 
 #include <cstddef>
-#include <tuple>
+#include <string_view>
 #include <type_traits>
 
 TIFFIN_BEGIN
@@ -32,100 +32,66 @@ struct block_cost {
 namespace detail {
 
 // A prefix of tensor names where the names are of no interest.
-struct no_prefix {
-    constexpr no_prefix operator+(const char*) const noexcept { return {}; }
-};
+struct no_prefix {};
+constexpr no_prefix extended(no_prefix, const part_scope&) noexcept {
+    return {};
+}
 
 constexpr void add_tensor(const sized_tensor& t, bool with_optional, block_cost& total) {
-    const tensor_spec& spec = t.tensor.spec;
-    if (spec.needed == presence::optional && !with_optional) return;
+    if (t.needed == presence::optional && !with_optional) return;
     const auto elements = static_cast<double>(t.shape.elements());
-    const bool rows = spec.kind == tensor_kind::table || spec.kind == tensor_kind::pool;
+    const bool rows = t.kind == tensor_kind::table || t.kind == tensor_kind::pool;
+    const bool bank = t.kind == tensor_kind::low_rank_in || t.kind == tensor_kind::low_rank_out;
     double used = elements * t.share;
-    for (std::size_t i = 0; i < spec.rank && i < t.shape.rank(); ++i)
-        if (spec.axes[i] == axis::vocab) used /= static_cast<double>(t.shape[i]);
+    for (std::size_t i = 0; i < t.shape.rank(); ++i)
+        if (t.axes[i] == axis::vocab) used /= static_cast<double>(t.shape[i]);
     // Of a source's own experts only the chosen are read.
-    if (spec.kind == tensor_kind::pool || spec.kind == tensor_kind::low_rank_in ||
-        spec.kind == tensor_kind::low_rank_out)
+    if (t.kind == tensor_kind::pool || bank)
         used *= static_cast<double>(t.choices) / static_cast<double>(t.shape[0]);
     total.parameters += elements;
     total.parameters_per_token += used;
     total.table_parameters += rows ? elements : 0;
     total.row_parameters += rows ? used : 0;
-    if (spec.kind == tensor_kind::projection || spec.kind == tensor_kind::logits ||
-        spec.kind == tensor_kind::low_rank_in || spec.kind == tensor_kind::low_rank_out)
+    if (t.kind == tensor_kind::projection || t.kind == tensor_kind::logits || bank)
         total.matrix_flops_per_token += 2 * used;
-    if (spec.kind == tensor_kind::pool) total.elementwise_flops_per_token += 2 * used;
+    if (t.kind == tensor_kind::pool) total.elementwise_flops_per_token += 2 * used;
 }
 
-// FLOPs that a source spends on one row outside its matrix products, the rows of its chains included.
-// `inner`: how many inner widths of the block's sizes are taken.
-template <source_policy S>
-constexpr double row_cost(const S& source, std::size_t width, const block_shape& sizes, std::size_t& inner) {
-    double total = elementwise_flops(source) * static_cast<double>(width);
-    visit_nodes<chains::left_out>(source, [&]<std::size_t First>(const auto& node) {
-        using node_type = std::remove_cvref_t<decltype(node)>;
-        if constexpr (chained_source<node_type>) {
-            [&]<std::size_t... I>(std::index_sequence<I...>) {
-                const auto one = [&](const auto& part, bool last) {
-                    const std::size_t own = last ? width : sizes.inner[inner < 2 ? inner : 1];
-                    inner += last ? 0 : 1;
-                    total += row_cost(part, own, sizes, inner);
-                };
-                (one(std::get<I>(node.parts()), I + 1 == sizeof...(I)), ...);
-            }
-            (part_indices<node_type>{});
-        }
+// FLOPs that a block spends per token outside its matrix products: each formula at every feature of its row;
+// in a mixture, the chosen experts' rows times their weights, added up.
+template <block_policy Block>
+constexpr double elementwise_cost(const Block& block, const block_shape& sizes) {
+    double total = 0;
+    sized_walk<no_prefix> walk;
+    walk.visit_sources(block, walk.whole(sizes, {}), [&](const auto& source, const auto& at) {
+        using source_type = std::remove_cvref_t<decltype(source)>;
+        double flops = 0;
+        if constexpr (requires { source.flops(); }) flops += source.flops();
+        if constexpr (has_role<source_type, mixture_role>)
+            flops += 2 * static_cast<double>(choices_of(source, *at.sizes));
+        total += flops * static_cast<double>(at.width) * at.share;
     });
     return total;
-}
-
-template <block_policy Block>
-constexpr double elementwise_cost(const Block& block, const block_shape& sizes, double share) {
-    const auto d_model = static_cast<double>(sizes.d_model);
-    double total = 0;
-    if constexpr (ffn_block<Block>) {
-        std::size_t inner = 0, output_inner = 0;
-        total = row_cost(block.hidden, sizes.d_ff, sizes, inner) +
-                row_cost(block.output.source, sizes.d_model, sizes, output_inner) +
-                block.output.norm.flops() * d_model;
-    } else {
-        std::size_t parts = 0;
-        block.visit_parts(sizes, no_prefix{}, share,
-                          [&](const auto& part, const block_shape& of, const no_prefix&, double part_share) {
-                              using part_type = std::remove_cvref_t<decltype(part)>;
-                              if constexpr (block_policy<part_type>) {
-                                  total += elementwise_cost(part, of, part_share) / share;
-                                  if (parts++ > 0)
-                                      total += d_model * part_share / share;  // added to the ones before
-                              } else {
-                                  std::size_t inner = 0;
-                                  total += row_cost(part, sizes.d_model, sizes, inner);
-                              }
-                          });
-        if constexpr (requires { block.fusion.flops(); }) total += block.fusion.flops() * d_model;
-    }
-    return total * share;
 }
 
 }  // namespace detail
 
 // The cost of a block of given sizes, chains (through.hpp) with their inner widths included.
-// Source: SPEC section 4.
+// Source: docs/layers.md#cost.
 //
 //     cost<stem>({.d_model = 2048, .d_ff = 8192, .vocab = 128256}).matrix_flops_per_token
 template <block_policy Block>
 constexpr block_cost cost(const block_shape& shape, const Block& block = {}, bool with_optional = false) {
     block_cost total;
-    visit_tensors(block, shape, detail::no_prefix{}, 1.0,
-                  [&](const detail::no_prefix&, const sized_tensor& t) {
+    visit_tensors(block, shape, detail::no_prefix{},
+                  [&](const auto&, std::string_view, std::string_view, const sized_tensor& t) {
                       detail::add_tensor(t, with_optional, total);
                   });
-    total.elementwise_flops_per_token += detail::elementwise_cost(block, shape, 1.0);
+    total.elementwise_flops_per_token += detail::elementwise_cost(block, shape);
     return total;
 }
 
-// Matrix FLOPs a token of an attention layer with equal heads over a context of `context` tokens:
+// Matrix FLOPs per token of an attention layer with equal heads over a context of `context` tokens:
 // four projections (d_model, d_model), and 2 d_model multiply-adds a position of the context.
 constexpr double attention_flops_per_token(std::size_t d_model, std::size_t context) {
     const auto d = static_cast<double>(d_model);
@@ -133,7 +99,7 @@ constexpr double attention_flops_per_token(std::size_t d_model, std::size_t cont
 }
 
 // The share of a whole decoder layer's FLOPs that block B saves against block Dense. For STEM
-// against SwiGLU this is f / (4d + 2L + 3f). Source: STEM, SPEC section 4.
+// against SwiGLU this is f / (4d + 2L + 3f). Source: STEM, docs/layers.md#cost.
 template <block_policy B, block_policy Dense>
 constexpr double decoder_layer_saving(const block_shape& shape, std::size_t context) {
     const double dense = cost<Dense>(shape).matrix_flops_per_token;

@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // The width at which a StructMoE block has no more parameters than a dense one of width d_ff.
 // floor(f'), f' = (2 d f - d L (r + 1)) / (2 d + L r): the root of 2 d f' + L r (d + f') + d L = 2 d f.
 // Numerics: in integers. 0 where the experts alone have more parameters, or where d and L r are 0.
-// Source: StructMoE, SPEC section 4.
+// Source: StructMoE, docs/layers.md#equal-sizes.
 //
 //     structmoe_width_at_equal_parameters(2048, 7168, 16, 16) == 6618
 constexpr std::size_t structmoe_width_at_equal_parameters(std::size_t d_model, std::size_t d_ff,
@@ -26,14 +26,14 @@ constexpr std::size_t structmoe_width_at_equal_parameters(std::size_t d_model, s
 //   they need 0.0067, 0.0050 and 0.0036, and rounding to two decimals explains less than 3 % of that. The
 //   gain grows like a logarithm (0.20 + 0.092 log(eta / 30) gives all three), so a gamma holds for the
 //   eta it was fitted at.
-// Source: MoRT, SPEC section 4.
+// Source: MoRT, docs/layers.md#equal-sizes.
 constexpr double mort_compute_ratio(double gamma, double eta) {
     return 1 + gamma * eta;
 }
 
 // The size of the backbone without modulators that reaches the loss of one of `parameters` with them:
 // N_c (1 + gamma eta); gamma and eta as in mort_compute_ratio.
-// Source: MoRT, SPEC section 4.
+// Source: MoRT, docs/layers.md#equal-sizes.
 constexpr double mort_effective_parameters(double parameters, double gamma, double eta) {
     return parameters * mort_compute_ratio(gamma, eta);
 }

@@ -92,8 +92,8 @@ inline double cosine(double product, double squares_a, double squares_b) noexcep
 // Shapes: rows of any format. Numerics: in double.
 // Errors: errc::option where the table has fewer than two rows; those of the store.
 // Calls progress(pairs done) about every 128 pairs.
-// Cost: 2 rows read a pair, 256 at a time in memory.
-// Source: SPEC section 2.7 (geometry), STEM's angular spread.
+// Cost: 2 rows read per pair, 256 at a time in memory.
+// Source: docs/layers.md#geometry (geometry), STEM's angular spread.
 template <row_store Store, class Progress>
 result<cosine_distribution> sample_cosines(const Store& store, std::uint64_t pairs, std::uint64_t seed,
                                            const Progress& progress) {

@@ -89,7 +89,7 @@ inline double standard_normal(counter_random random) noexcept {
 // to[i] = float(sigma * y(seed, first + i)): parts filled apart equal the whole.
 // Numerics: y is decided in integers; then one product in double, one rounding to f32. Every IEEE
 //   machine and compiler gives the same bits for the same sigma.
-// Cost: 17.5 draws a number on average, about 0.1 us; no allocation.
+// Cost: 17.5 draws per number on average, about 0.1 us; no allocation.
 // Source: splitmix64 and Karney's algorithm N, above.
 inline void fill_normal(std::span<float> to, double sigma, std::uint64_t seed,
                         std::uint64_t first = 0) noexcept {
@@ -103,7 +103,7 @@ inline void fill_normal(std::span<float> to, double sigma, std::uint64_t seed,
 //   "for input dimension d"; passing d_model for all of them is the other reading. Give every tensor a
 //   seed of its own.
 // Errors: errc::option where inputs is 0, before anything is written. Numerics, cost: as fill_normal.
-// Source: StructMoE, SPEC section 2.7.
+// Source: StructMoE, docs/layers.md#initialisers.
 inline status small_init(std::span<float> to, std::size_t inputs, std::uint64_t seed) {
     if (inputs == 0) return failure{errc::option, "inputs", "is 0; sigma is sqrt(2 / (5 inputs))"};
     fill_normal(to, std::sqrt(2 / (5 * static_cast<double>(inputs))), seed);

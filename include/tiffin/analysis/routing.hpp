@@ -23,7 +23,7 @@ TIFFIN_BEGIN
 //   an index lies outside [0, E). Found before anything is counted. An expert that is twice in a row
 //   counts twice.
 // Cost: adding O(T k) without allocation; every figure but total and tokens O(E).
-// Source: SPEC section 2.7.
+// Source: docs/layers.md#routing-statistics.
 //
 //     routing_statistics text(16);
 //     if (status s = text.add(routes, 2); !s) return s;

@@ -1,89 +1,11 @@
 #pragma once
 
-#include <tiffin/block/ffn.hpp>
-#include <tiffin/error.hpp>
-#include <tiffin/view.hpp>
+#include <tiffin/grammar/concepts.hpp>
 
 #include <cstddef>
-#include <string>
 #include <tuple>
-#include <vector>
 
 TIFFIN_BEGIN
-
-// What delayed blocks carry from one layer of a network to a later one: a handle that the caller makes
-// once, and passes to every delayed layer of a forward pass in turn (token_inputs::carried).
-// Shapes: `layers` matrices of up to `tokens` rows of d_model f32. Threads: one forward pass uses it at
-// a time. Cost: layers * tokens * d_model floats, allocated when it is made.
-class carried_residuals {
-public:
-    carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model)
-        : carried_residuals(layers, tokens, d_model, nullptr) {
-        rows_.resize(layers_ * tokens_ * d_model);
-    }
-    // In the caller's memory, which must be where the layers compute: layers * tokens * d_model floats.
-    carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model, float* memory)
-        : layers_(layers),
-          tokens_(can_be_counted(layers, tokens, d_model) ? tokens : 0),
-          d_model_(d_model),
-          memory_(memory),
-          held_(layers, 0) {}
-
-    // Begins a forward pass: what is still under way is dropped.
-    void begin() noexcept {
-        next_ = 0;
-        for (std::size_t& tokens : held_) tokens = 0;
-    }
-    [[nodiscard]] std::size_t layers() const noexcept { return layers_; }
-    [[nodiscard]] std::size_t d_model() const noexcept { return d_model_; }
-    // The tokens of what the next layer is to deliver; 0 where nothing is due.
-    [[nodiscard]] std::size_t due() const noexcept { return held_.empty() ? 0 : held_[next_]; }
-
-    // Whether the next delayed layer may be called with so many tokens.
-    [[nodiscard]] status check(std::size_t layers, std::size_t tokens, std::size_t d_model) const {
-        if (layers != layers_ || d_model != d_model_)
-            return failure{errc::size, "carried",
-                           "carries over " + std::to_string(layers_) + " layers of d_model " +
-                               std::to_string(d_model_) + "; the block delays by " + std::to_string(layers) +
-                               " and has d_model " + std::to_string(d_model)};
-        if (tokens > tokens_)
-            return failure{errc::size, "carried",
-                           "has room for " + std::to_string(tokens_) + " tokens; the call has " +
-                               std::to_string(tokens)};
-        if (due() != 0 && due() != tokens)
-            return failure{errc::size, "carried",
-                           "brings a residual of " + std::to_string(due()) + " tokens to a call of " +
-                               std::to_string(tokens)};
-        return {};
-    }
-    // What is due, to be replaced by what the layer sends on. Precondition: check() passed.
-    [[nodiscard]] matrix_view<float> slot(std::size_t tokens) noexcept {
-        return {(memory_ != nullptr ? memory_ : rows_.data()) + next_ * tokens_ * d_model_, tokens, d_model_};
-    }
-    // The layer has taken and sent. Called by the layer.
-    void advance(std::size_t tokens) noexcept {
-        held_[next_] = tokens;
-        next_ = (next_ + 1) % layers_;
-    }
-
-private:
-    // Where the floats cannot be counted there is room for no token, which check() tells.
-    static constexpr bool can_be_counted(std::size_t layers, std::size_t tokens,
-                                         std::size_t d_model) noexcept {
-        std::size_t bytes = sizeof(float);
-        return !__builtin_mul_overflow(bytes, layers, &bytes) &&
-               !__builtin_mul_overflow(bytes, tokens, &bytes) &&
-               !__builtin_mul_overflow(bytes, d_model, &bytes);
-    }
-
-    std::size_t layers_;
-    std::size_t tokens_;
-    std::size_t d_model_;
-    float* memory_;  // null: rows_
-    std::vector<float> rows_;
-    std::vector<std::size_t> held_;
-    std::size_t next_ = 0;
-};
 
 // A block whose result arrives `Layers` delayed layers later: y = Block(x, t) of the layer that many calls
 // ago, 0 where there was none. For a residual beside an undelayed block: parallel<Block, delayed<Other, 2>>.
@@ -91,21 +13,20 @@ private:
 // Numerics: the carried rows are f32. Errors: no handle, one of other sizes, or one that brings a
 //   residual of another number of tokens is errc::size; two delayed blocks in one, or one inside a
 //   mixture, are errc::option, found by prepare().
-// Cost: that of the block, and one pass over two rows a token. Source: MoRT, Appendix C; SPEC 2.6.
+// Cost: that of the block, and one pass over two rows per token. Source: MoRT, Appendix C;
+//   docs/layers.md#cross-layer-residual.
 template <class Block, std::size_t Layers>
 struct delayed {
     static_assert(block_policy<Block>, "tiffin: delayed<Block, Layers>: the first argument is not a block");
     static_assert(Layers > 0, "tiffin: delayed<Block, Layers>: a delay of 0 layers is the block itself");
+    using source_role = delay_role;
+    using tensors = tensor_list<computed>;
+    static constexpr std::size_t layers = Layers;
 
     Block block{};
 
-    constexpr std::tuple<const Block&> blocks() const noexcept { return {block}; }
-
-    template <class Shape, class Prefix, class Visit>
-    constexpr void visit_parts(const Shape& sizes, const Prefix& prefix, double share,
-                               const Visit& visit) const {
-        visit(block, sizes.part(0), prefix, share);
-    }
+    TIFFIN_HD constexpr std::tuple<const Block&> parts() const noexcept { return {block}; }
+    static constexpr double flops() noexcept { return 0; }
 };
 
 TIFFIN_END

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <tiffin/block/ffn.hpp>
+#include <tiffin/grammar/parts.hpp>
+#include <tiffin/source/none.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -8,21 +9,6 @@
 #include <tuple>
 
 TIFFIN_BEGIN
-
-// A router by itself: its tensors, and no value. What a mixture routes by.
-template <router_policy Router>
-struct route_of {
-    using source_role = routed_role;
-    using tensors = typename Router::tensors;
-    static constexpr std::string_view name = "";
-
-    Router router{};
-
-    template <class Place>
-    TIFFIN_HD double operator()(const Place& /*at*/) const {
-        return 0;
-    }
-};
 
 // Experts chosen for each token: y = sum over choices (e, w) of w Expert_e(x, t), and Shared(x, t) with
 // weight 1 where there is one.
@@ -32,7 +18,7 @@ struct route_of {
 //   output does not depend on the other tokens' routes.
 // Errors: a router that knows another number of experts is errc::shape, a top_k above it errc::option.
 // Cost: tokens are grouped by expert: a call reads each chosen expert once, and no other.
-// Source: SPEC 2.3; with token embeddings in the experts, the mixture of STEM experts.
+// Source: docs/layers.md#moe; with token embeddings in the experts, the mixture of STEM experts.
 template <class Router, class Expert, class Shared = none>
 struct mixture {
     static_assert(router_policy<Router>,
@@ -41,29 +27,25 @@ struct mixture {
     static_assert(block_policy<Expert> && (block_policy<Shared> || std::same_as<Shared, none>),
                   "tiffin: mixture<Router, Expert, Shared>: an expert is not a block");
 
+    using source_role = mixture_role;
+    using tensors = joined_tensors<tensor_list<computed>, typename Router::tensors>;
+    static constexpr std::string_view name = "";
+    static constexpr bool has_shared = !std::same_as<Shared, none>;
+
     Router router{};
     Expert expert{};
     Shared shared{};
 
-    static constexpr bool has_shared = !std::same_as<Shared, none>;
-
-    template <class Shape, class Prefix, class Visit>
-    constexpr void visit_parts(const Shape& sizes, const Prefix& prefix, double share,
-                               const Visit& visit) const {
-        visit(route_of<Router>{router}, sizes, prefix, share);
-        std::size_t chosen = sizes.choices;
-        if constexpr (learned_router<Router>) chosen = router.top_k;
-        const double used = share * static_cast<double>(chosen) / static_cast<double>(sizes.experts);
-        for (std::size_t e = 0; e < sizes.experts; ++e)
-            visit(expert, sizes.part(0), detail::numbered(prefix, "experts.", e), used);
-        if constexpr (has_shared) visit(shared, sizes.part(1), prefix + "shared.", share);
-    }
-    constexpr auto blocks() const noexcept {
+    static constexpr part_scope scope(std::size_t) noexcept { return {"shared"}; }
+    static constexpr part_scope repeated_scope(std::size_t part) noexcept { return {"experts", part}; }
+    [[nodiscard]] constexpr const Expert& repeated(std::size_t) const noexcept { return expert; }
+    constexpr auto parts() const noexcept {
         if constexpr (has_shared)
-            return std::tie(expert, shared);
+            return std::tie(shared);
         else
-            return std::tie(expert);
+            return std::tuple<>();
     }
+    static constexpr double flops() noexcept { return has_shared ? 1 : 0; }
 };
 
 TIFFIN_END

@@ -1,16 +1,18 @@
 #pragma once
 
-#include <tiffin/block/ffn.hpp>
+#include <tiffin/fusion/multiply.hpp>
+#include <tiffin/grammar/parts.hpp>
 
+#include <concepts>
+#include <cstddef>
 #include <tuple>
 
 TIFFIN_BEGIN
 
 // A block's output modulated: y = fusion(Block(x, t), modulator(x, t)).
 // Shapes: x, y, modulator (T, d_model); the block's tensors are called `base.<name>`.
-// Numerics: fused into the epilogue of an ffn; one more pass over y for other blocks.
-// Cost: that of the block, the modulator and the fusion.
-// Source: ReToken Eq. 2, MoRT Eq. 6; SPEC 2.6.
+// Numerics: in the epilogue of the block's last step. Cost: that of the block, the modulator and the fusion.
+// Source: ReToken Eq. 2, MoRT Eq. 6; docs/layers.md#modulated.
 //
 //     using retoken = modulated<swiglu, token_modulator<>, multiply>;
 //     using mort    = modulated<swiglu, modulator_pool<>, add>;
@@ -22,18 +24,25 @@ struct modulated {
                   "tiffin: modulated<Block, Modulator, Fusion>: the second argument is not a source");
     static_assert(fusion_policy<Fusion>,
                   "tiffin: modulated<Block, Modulator, Fusion>: the third argument is not a fusion");
+    // Where both route, a call records the modulator's routes.
+    static constexpr std::size_t recorded_first = 1;
 
     Block base{};
     Modulator modulator{};
     Fusion fusion{};
 
-    constexpr std::tuple<const Block&> blocks() const noexcept { return {base}; }
+    static constexpr part_scope scope(std::size_t part) noexcept {
+        return part == 0 ? part_scope{"base"} : part_scope{};
+    }
+    TIFFIN_HD constexpr std::tuple<const Block&, const Modulator&> parts() const noexcept {
+        return {base, modulator};
+    }
+    [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
 
-    template <class Shape, class Prefix, class Visit>
-    constexpr void visit_parts(const Shape& sizes, const Prefix& prefix, double share,
-                               const Visit& visit) const {
-        visit(base, sizes.part(0), prefix + "base.", share);
-        visit(modulator, sizes, prefix, share);
+    template <class Value>
+    TIFFIN_HD Value operator()(const Value& v, const Value& m)
+        const requires std::invocable<const Fusion&, const Value&, const Value&> {
+        return static_cast<Value>(fusion(v, m));
     }
 };
 

@@ -1,16 +1,17 @@
 #pragma once
 
-#include <tiffin/block/ffn.hpp>
+#include <tiffin/grammar/parts.hpp>
 
 #include <cstddef>
 #include <tuple>
+#include <vector>
 
 TIFFIN_BEGIN
 
 // Blocks side by side over the same input: y = Block_0(x, t) + Block_1(x, t) + ..., added in this order.
 // Shapes: x, y (T, d_model), the same in all; the tensors of branch i are called `branch.<i>.<name>`.
 // Errors: branches of different d_model are errc::shape. Cost: the sum of the branches'.
-// Source: MeKi beside the FFN, SPEC 2.5.
+// Source: MeKi beside the FFN, docs/layers.md#parallel.
 template <class... Blocks>
 struct parallel {
     static_assert(sizeof...(Blocks) > 0 && (block_policy<Blocks> && ...),
@@ -18,18 +19,30 @@ struct parallel {
 
     std::tuple<Blocks...> branches;
 
-    constexpr const std::tuple<Blocks...>& blocks() const noexcept { return branches; }
+    static constexpr part_scope scope(std::size_t part) noexcept { return {"branch", part}; }
+    TIFFIN_HD constexpr const std::tuple<Blocks...>& parts() const noexcept { return branches; }
+    static constexpr double flops() noexcept { return sizeof...(Blocks) - 1.0; }
 
-    template <class Shape, class Prefix, class Visit>
-    constexpr void visit_parts(const Shape& sizes, const Prefix& prefix, double share,
-                               const Visit& visit) const {
-        std::size_t i = 0;
-        std::apply(
-            [&](const auto&... branch) {
-                ((visit(branch, sizes.part(i), detail::numbered(prefix, "branch.", i), share), ++i), ...);
-            },
-            branches);
+    template <class... Values>
+    TIFFIN_HD auto operator()(const Values&... values) const {
+        return (... + values);
     }
+};
+
+// The same with as many branches of one type as there are at run time.
+template <class Block>
+struct parallel_of {
+    static_assert(block_policy<Block>, "tiffin: parallel_of<Block>: the argument is not a block");
+    using source_role = repeated_role;
+    using tensors = tensor_list<computed>;
+
+    std::vector<Block> branches;
+
+    static constexpr part_scope repeated_scope(std::size_t part) noexcept { return {"branch", part}; }
+    [[nodiscard]] const Block& repeated(std::size_t part) const noexcept { return branches[part]; }
+    [[nodiscard]] std::size_t repetitions() const noexcept { return branches.size(); }
+    constexpr std::tuple<> parts() const noexcept { return {}; }
+    static constexpr double flops() noexcept { return 0; }
 };
 
 TIFFIN_END

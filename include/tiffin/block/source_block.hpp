@@ -1,28 +1,25 @@
 #pragma once
 
-#include <tiffin/block/ffn.hpp>
-
-#include <tuple>
+#include <tiffin/grammar/concepts.hpp>
 
 TIFFIN_BEGIN
 
-// A source as a block of its own: y = Source(x, t), d_model wide. What a modulator adds to a block,
-// without the block: delayed<source_block<modulator_pool<>>, 2> is MoRT's cross-layer residual.
-// Shapes: x, y (T, d_model); the source's tensors by their own names. Cost: that of the source.
-// Source: SPEC 2.6.
+namespace detail {
+
 template <class Source>
-struct source_block {
+struct as_block {
     static_assert(source_policy<Source>, "tiffin: source_block<Source>: the argument is not a source");
-
-    Source source{};
-
-    constexpr std::tuple<> blocks() const noexcept { return {}; }
-
-    template <class Shape, class Prefix, class Visit>
-    constexpr void visit_parts(const Shape& sizes, const Prefix& prefix, double share,
-                               const Visit& visit) const {
-        visit(source, sizes, prefix, share);
-    }
+    using type = Source;
 };
+
+}  // namespace detail
+
+// A source as a block of its own: y = Source(x, t), d_model wide. What a modulator adds to a block,
+// without the block: delayed<source_block<modulator_pool<>>, 2> is MoRT's cross-layer residual. Every
+// source is a block; the word says that it is meant as one.
+// Shapes: x, y (T, d_model); the source's tensors by their own names. Cost: that of the source.
+// Source: docs/layers.md#source_block.
+template <class Source>
+using source_block = typename detail::as_block<Source>::type;
 
 TIFFIN_END

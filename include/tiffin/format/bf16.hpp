@@ -19,8 +19,8 @@ constexpr std::uint16_t f32_to_bf16(float value) noexcept {
     return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// bfloat16: 2 bytes a number, 8 bits of precision, the range of f32.
-// Numerics: relative error of a number up to 2^-9.
+// bfloat16: 2 bytes per number, 8 bits of precision, the range of f32.
+// Numerics: relative error of a number up to 2^-8.
 struct bf16 {
     using storage = std::uint16_t;
     static constexpr dtype type = dtype::bf16;

@@ -46,8 +46,8 @@ constexpr float finite_inverse(float scale) noexcept {
 
 }  // namespace detail
 
-// IEEE half precision: 2 bytes a number, 11 bits of precision, up to 65504.
-// Numerics: relative error of a number up to 2^-12; below 2^-14 absolute, up to 2^-25.
+// IEEE half precision: 2 bytes per number, 11 bits of precision, up to 65504.
+// Numerics: relative error of a number up to 2^-11; below 2^-14 absolute, up to 2^-25.
 struct f16 {
     using storage = std::uint16_t;
     static constexpr dtype type = dtype::f16;

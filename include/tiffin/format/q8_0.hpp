@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // ggml's Q8_0: blocks of 32 numbers, an f16 scale d and 32 signed bytes q.
 // x = d q, with d = max |x| / 127 and q = x / d rounded to the nearest, ties away from 0.
 // Shapes: the last axis of a tensor is a multiple of 32.
-// Numerics: 8.5 bits a number; error of a number up to max |x| / 254 and the rounding of d, 2^-11 of x
+// Numerics: 8.5 bits per number; error of a number up to max |x| / 254 and the rounding of d, 2^-11 of x
 //   (absolute below d = 2^-14, up to 127 * 2^-25).
 //   d q is exact in f32. encode() gives the bits of ggml's quantize_row_q8_0_ref.
 struct q8_0 {

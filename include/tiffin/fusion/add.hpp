@@ -5,7 +5,7 @@
 TIFFIN_BEGIN
 
 // The fusion add(g, u) = g + u: the gate's value and the up source are summed.
-// Numerics: one rounding. Cost: one operation an element. Source: MeKi's default and StructMoE's
+// Numerics: one rounding. Cost: one operation per element. Source: MeKi's default and StructMoE's
 // post-activation form.
 struct add {
     static constexpr double flops() noexcept { return 1; }

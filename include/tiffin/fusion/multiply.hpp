@@ -5,7 +5,7 @@
 TIFFIN_BEGIN
 
 // The fusion multiply(g, u) = g * u: GLU, STEM: the gate scales the up source.
-// Numerics: one rounding. Cost: one operation an element. Source: StructMoE's gated form.
+// Numerics: one rounding. Cost: one operation per element. Source: StructMoE's gated form.
 struct multiply {
     static constexpr double flops() noexcept { return 1; }
 

@@ -1,7 +1,7 @@
 // Folding the memories and modulators of a layer file. Needs the JSON library (target tiffin::io).
 #pragma once
 
-#include <tiffin/backend/fold.hpp>
+#include <tiffin/call/fold.hpp>
 #include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>

@@ -1,7 +1,7 @@
 // The blocks of layer files: from options and the names of tensors to a composition.
 #pragma once
 
-#include <tiffin/backend/any_block.hpp>
+#include <tiffin/call/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
@@ -178,7 +178,7 @@ private:
                                    "'; a bank at the down projection is added to its result (additive)"};
             file_structmoe_down made;
             made.hidden.phi = phi;
-            std::get<1>(made.output.source.terms).router = router;
+            std::get<1>(made.output.terms).router = router;
             return block(made);
         }
         if (kind == fusion_kind::additive) {
@@ -237,7 +237,7 @@ private:
             if (!branch) return branch;
             branches.push_back(*branch);
         }
-        return block(any_parallel<Backend>(std::move(branches)));
+        return block(tiffin::parallel_of<block>{std::move(branches)});
     }
 
     layer_options& options_;

@@ -1,11 +1,11 @@
 // Layer files: one block in one safetensors file. Needs the JSON library (target tiffin::io).
 #pragma once
 
-#include <tiffin/backend/any_layer.hpp>
+#include <tiffin/call/any_layer.hpp>
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/safetensors.hpp>
-#include <tiffin/prepare.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ namespace io {
 // Errors: errc::option for an unknown or missing block or option, and those of prepare(). `where` is
 //   the key or tensor.
 // Cost: that of prepare(); the layer shares the file's memory.
-// Source: SPEC section 5.
+// Source: docs/layer_files.md.
 template <class Backend>
 result<any_layer> load_layer(std::shared_ptr<const safetensors_file> file, const Backend& backend) {
     layer_options options(file->metadata());

@@ -68,7 +68,8 @@ private:
 // Threads that each wait for one read at a time: as many as can be had, and the caller's. In a child of
 // fork() they are made anew.
 // Errors: those of open_file::read.
-// Cost: threads that sleep between calls, made by the first, and room for a read each; two hand-overs a call.
+// Cost: threads that sleep between calls, made by the first, and room for a read each; two hand-overs per
+//   call.
 class reading_threads {
 public:
     explicit reading_threads(std::size_t threads = 64) : threads_(threads) {}

@@ -1,7 +1,7 @@
 // What a modulator's norm is where nobody says: the norm of its type, with the eps of the papers' layers.
 #pragma once
 
-#include <tiffin/concepts.hpp>
+#include <tiffin/grammar/concepts.hpp>
 #include <tiffin/norm/rms.hpp>
 
 #include <concepts>

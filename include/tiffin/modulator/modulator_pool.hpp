@@ -38,7 +38,7 @@ constexpr Router pool_router() {
 //   the mix.
 // Errors: num_layers has no default: prepare() refuses 0 with errc::option.
 // Cost: top_k rows and about (2 top_k + 5) d_model FLOPs per token, and the router's.
-// Source: MoRT Eq. 3-6; SPEC 2.6. Very probably also published as JTok-M, arXiv 2602.00800.
+// Source: MoRT Eq. 3-6; docs/layers.md#mort. Very probably also published as JTok-M, arXiv 2602.00800.
 //
 //     mort<swiglu> block;
 //     block.modulator.num_layers = 28;

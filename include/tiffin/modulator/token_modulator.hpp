@@ -15,7 +15,8 @@ TIFFIN_BEGIN
 // Shapes: t (T), `modulators.weight` (vocab, d_model), `scale` (d_model), p (T, d_model).
 // Numerics: those of the norm (l2, rms: eps 1e-6 unless told).
 // Cost: one row and about 4 d_model FLOPs per token.
-// Source: ReToken Eq. 1; SPEC 2.6. The paper cites RMSNorm but writes l2: unweighted<rms> is the other.
+// Source: ReToken Eq. 1; docs/layers.md#retoken. The paper cites RMSNorm but writes l2: unweighted<rms> is the
+//   other.
 template <norm_policy Norm = l2>
 struct token_modulator {
     using scale = vector<"scale">;

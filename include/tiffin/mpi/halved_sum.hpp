@@ -30,7 +30,7 @@ struct placed_row {
 // Any part that halving makes can be summed elsewhere and stand for its terms, without changing a bit.
 // Shapes: rows (terms, width), places ascending and different. The sum replaces the first row; others are
 // overwritten.
-// Numerics: at most min(terms - 1, ceil(log2(last - first))) roundings a number.
+// Numerics: at most min(terms - 1, ceil(log2(last - first))) roundings per number.
 inline void sum_by_halves(std::span<const placed_row> terms, std::size_t first, std::size_t last,
                           std::size_t width) noexcept {
     if (terms.size() < 2) return;

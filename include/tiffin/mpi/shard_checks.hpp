@@ -1,4 +1,4 @@
-// Whether the blocks of all ranks make up a table, and a rank's ids a call.
+// Whether the blocks of all ranks make up a table, and a rank's ids of a call.
 #pragma once
 
 #include <tiffin/error.hpp>

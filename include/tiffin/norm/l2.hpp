@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // Shapes: x (T, d_model), row by row.
 // Numerics: the sum of squares in the backend's scalar (f32 in `eigen` and `simd`); eps is added to
 //   the norm, so a row of zeros stays zero.
-// Cost: 3 FLOPs an element.
+// Cost: 3 FLOPs per element.
 // Source: ReToken and MoRT, Eq. 1.
 struct l2 {
     static constexpr bool weighted = false;

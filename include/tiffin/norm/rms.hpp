@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // Shapes: x (T, d_model), row by row; w (d_model), given as `post_norm.weight`.
 // Numerics: the sum of squares in the backend's scalar (f32 in `eigen` and `simd`); eps is added to
 //   the mean square, so a row of zeros stays zero.
-// Cost: 4 FLOPs an element.
+// Cost: 4 FLOPs per element.
 // Source: STEM's code (eps 1e-5), MeKi (1e-6), Gemma 3n.
 struct rms {
     static constexpr bool weighted = true;

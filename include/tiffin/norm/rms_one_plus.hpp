@@ -6,7 +6,7 @@ TIFFIN_BEGIN
 
 // The norm rms_one_plus(x) = x * rsqrt(mean(x^2) + eps) * (1 + w): rms whose weight is stored as the
 // distance from 1.
-// Shapes, numerics: those of rms, and one rounding more. Cost: 5 FLOPs an element.
+// Shapes, numerics: those of rms, and one rounding more. Cost: 5 FLOPs per element.
 // Source: Gemma 2 and 3.
 struct rms_one_plus : rms {
     constexpr rms_one_plus() : rms{1e-6f} {}

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <tiffin/concepts.hpp>
+#include <tiffin/grammar/concepts.hpp>
 
 TIFFIN_BEGIN
 
 // A norm without its weight: unweighted<rms>(x) = x * rsqrt(mean(x^2) + eps).
-// Shapes, numerics, cost: those of the norm, with 1 for the weight. Source: SPEC 2.6, where a scale of
-//   the modulator stands in the weight's place.
+// Shapes, numerics, cost: those of the norm, with 1 for the weight. Source: docs/layers.md#norms, where a
+//   scale of the modulator stands in the weight's place.
 template <norm_policy Norm>
 struct unweighted : Norm {
     static constexpr bool weighted = false;

@@ -1,8 +1,8 @@
 // From logits to the experts of a token: the part that all learned routers share.
 #pragma once
 
-#include <tiffin/concepts.hpp>
-#include <tiffin/source/tensor_kinds.hpp>
+#include <tiffin/grammar/concepts.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
 
 #include <cstddef>
 #include <cstdint>

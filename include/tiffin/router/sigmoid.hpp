@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 //   chosen logit or 0, whichever is less: where all sigmoids underflow the weights are their limit, and
 //   never 0 / 0.
 // Errors: top_k of 0 or above the experts is errc::option, found by prepare().
-// Cost: 2 experts d_model FLOPs a token. Source: SPEC 2.3; MoRT Eq. 3-4.
+// Cost: 2 experts d_model FLOPs per token. Source: docs/layers.md#routers; MoRT Eq. 3-4.
 struct sigmoid_topk_renorm {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;

@@ -37,7 +37,7 @@ TIFFIN_HD void softmax(const S* from, S* to, std::size_t n) {
 // Shapes: x (T, d_model), `router.weight` (experts, d_model), `router.selection_bias` (experts, optional).
 // Numerics: the largest logit is taken off before exp. Errors: top_k of 0 or above the experts is
 //   errc::option, found by prepare().
-// Cost: 2 experts d_model FLOPs a token. Source: SPEC 2.3; StructMoE's router.
+// Cost: 2 experts d_model FLOPs per token. Source: docs/layers.md#routers; StructMoE's router.
 struct softmax_topk {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;

@@ -1,15 +1,15 @@
 #pragma once
 
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 TIFFIN_BEGIN
 
 // The dense projection: z = x W^T + b.
 // Shapes: x (T, input), weight (width, input), bias (width, optional), z (T, width). Its tensors
 //   are called after its role: `gate_proj.weight`, `up_proj.bias`, `down_proj.weight`.
-// Numerics: one accumulator an output, k ascending; the bias is added last.
-// Cost: 2 input width FLOPs a token; every weight is read once a call.
-// Source: SPEC 2.1.
+// Numerics: one accumulator per output, k ascending; the bias is added last.
+// Cost: 2 input width FLOPs per token; every weight is read once per call.
+// Source: docs/layers.md#sources.
 struct dense {
     using weight = projection<"weight">;
     using bias = vector<"bias", presence::optional>;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <array>
 #include <concepts>
@@ -11,7 +11,7 @@ TIFFIN_BEGIN
 
 // Two sources joined: h = fusion(g, u). Their dense parts are called gate_proj and up_proj.
 // Shapes: g, u, h (T, width). Numerics, cost: those of the parts and the fusion.
-// Source: SPEC 2.1.
+// Source: docs/layers.md#sources.
 template <source_policy Gate, source_policy Up, fusion_policy Fusion>
 struct fused {
     static constexpr std::array<std::string_view, 2> roles{{"gate_proj", "up_proj"}};

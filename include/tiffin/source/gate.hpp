@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tiffin/concepts.hpp>
+#include <tiffin/grammar/concepts.hpp>
 #include <tiffin/source/dense.hpp>
 
 #include <concepts>
@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 
 // An activation over a source: g = phi(z).
 // Shapes: z, g (T, width). Numerics, cost: those of the activation and the source.
-// Source: SPEC 2.1; with a token embedding as source, STEM Table 3.
+// Source: docs/layers.md#sources; with a token embedding as source, STEM Table 3.
 template <class Activation, class Source = dense>
 struct gate {
     static_assert(activation_policy<Activation>,

@@ -28,7 +28,7 @@ using memory_injection = named<token_embedding, "memory">;
 // The word embedding sent through a small SwiGLU: G(E[t]), d -> d / 2 -> width, bias-free.
 // Shapes: `word_embed.weight` (vocab, d), `word_proj.{gate,up}_proj.weight` (inner, d),
 //   `word_proj.down_proj.weight` (width, inner). Word is the source that G reads.
-// Source: MeKi, SPEC 2.5.
+// Source: MeKi, docs/layers.md#meki.
 template <class Word = named<token_embedding, "word_embed">>
 using word_memory = through<"word_proj", Word, fused<gate<silu>, dense, multiply>, named<dense, "down_proj">>;
 
@@ -42,7 +42,7 @@ using normed_word = normed<memory_norm, named<token_embedding, "word_embed">, "w
 // MeKi's memory as it is trained: e = alpha rms(M[t] + beta G(E[t])), with `mix_norm.weight` (width) and
 // the scalars `alpha` and `beta`. Numerics: the row of G in f32, the norm over the whole row.
 // G: word_memory<Word> or linear_word_memory<Word>, Word with a norm or without.
-// Cost: two rows and G per token, which is what folding saves. Source: SPEC 2.5.
+// Cost: two rows and G per token, which is what folding saves. Source: docs/layers.md#meki.
 template <class G = word_memory<>>
 using trained_memory =
     scaled<"alpha", normed<memory_norm, sum<memory_injection, scaled<"beta", G>>, "mix_norm">>;

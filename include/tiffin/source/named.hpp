@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tiffin/fixed_string.hpp>
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <string_view>
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 TIFFIN_BEGIN
 
 // A row that the caller computes and gives with each call: z = p (see token_inputs::per_layer_input).
 // Shapes: p, z (T, width). Errors: a width or a number of rows that does not fit is errc::size.
-// Cost: width numbers read a token. Source: PLE of Gemma 3n, SPEC 2.5.
+// Cost: width numbers read per token. Source: PLE of Gemma 3n, docs/layers.md#ple.
 struct per_layer_input {
     using row = given;
     using tensors = tensor_list<row>;

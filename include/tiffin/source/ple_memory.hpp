@@ -11,7 +11,7 @@ TIFFIN_BEGIN
 
 // A source times a half power of its row's width and one of 2: z = width^(Width / 2) 2^(Two / 2) source.
 // Shapes: source, z (T, width). Numerics: the two roots in the backend's scalar. Cost: about two operations
-//   an element. Source: the scales of Gemma 3n's embeddings, SPEC 2.5.
+//   an element. Source: the scales of Gemma 3n's embeddings, docs/layers.md#ple.
 template <source_policy Source, int Width, int Two>
 struct times_roots {
     static_assert(Width >= -1 && Width <= 1 && Two >= -1 && Two <= 1,
@@ -40,7 +40,7 @@ struct times_roots {
 // Shapes: `word_embed.weight` (vocab, d), `per_layer_model_projection.weight` (width, d),
 //   `per_layer_projection_norm.weight` (width), `memory.weight` (vocab, width).
 // Numerics: W e in f32, eps 1e-6. It depends on the token id alone: fold() makes it a table for `ple`.
-// Cost: two rows and 2 d width FLOPs per token. Source: Gemma 3n, SPEC 2.5.
+// Cost: two rows and 2 d width FLOPs per token. Source: Gemma 3n, docs/layers.md#ple.
 using ple_memory =
     times_roots<sum<normed<memory_norm,
                            through<"", times_roots<named<token_embedding, "word_embed">, -1, 0>,

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <tiffin/grammar/tree.hpp>
 #include <tiffin/router/sigmoid.hpp>
-#include <tiffin/source/tree.hpp>
 
 #include <string_view>
 
@@ -10,8 +10,8 @@ TIFFIN_BEGIN
 // Rows of several tables, chosen and mixed by a router: z = sum over chosen i of w_i E_i[t].
 // Shapes: t (T), `modulators.weight` (experts, vocab, width), the router's tensors, z (T, width).
 // Numerics: added best expert first. Errors: an id outside [0, vocab) is errc::token_id.
-// Cost: top_k rows and 2 top_k width FLOPs a token, and the router's.
-// Source: MoRT Eq. 3-5; SPEC 2.6.
+// Cost: top_k rows and 2 top_k width FLOPs per token, and the router's.
+// Source: MoRT Eq. 3-5; docs/layers.md#mort.
 template <router_policy Router = sigmoid_topk_renorm>
 struct routed_embedding {
     using rows = pool<"modulators.weight">;

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <tiffin/grammar/tree.hpp>
 #include <tiffin/router/softmax.hpp>
-#include <tiffin/source/tree.hpp>
 
 #include <string_view>
 
@@ -12,8 +12,8 @@ TIFFIN_BEGIN
 //   router's tensors, z (T, width). Any rank from 1 up, any top_k up to the experts.
 // Numerics: the rank numbers of a token are kept in f32; they are summed r ascending, then weighted and
 //   added best expert first. A_l B_l is never formed.
-// Cost: 2 top_k rank (input + width) FLOPs a token and the router's.
-// Source: StructMoE Eq. 5; SPEC 2.4.
+// Cost: 2 top_k rank (input + width) FLOPs per token and the router's.
+// Source: StructMoE Eq. 5; docs/layers.md#structmoe.
 template <router_policy Router = softmax_topk>
 struct routed_low_rank {
     using in = low_rank_in<"lore_a.weight">;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tiffin/fixed_string.hpp>
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <string_view>
 #include <tuple>
@@ -9,7 +9,8 @@
 TIFFIN_BEGIN
 
 // A source times one learned number: z = a * source, `a` being the tensor Name, of shape () or (1).
-// Shapes: source, z (T, width). Cost: one operation an element. Source: MeKi's alpha and beta, SPEC 2.5.
+// Shapes: source, z (T, width). Cost: one operation per element. Source: MeKi's alpha and beta,
+//   docs/layers.md#meki.
 template <fixed_string Name, class Source>
 struct scaled {
     static_assert(source_policy<Source>, "tiffin: scaled<Name, Source>: the second argument is not a source");

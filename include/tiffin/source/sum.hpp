@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <cstddef>
 #include <tuple>

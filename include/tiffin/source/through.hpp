@@ -1,7 +1,8 @@
 #pragma once
 
 #include <tiffin/fixed_string.hpp>
-#include <tiffin/source/tree.hpp>
+#include <tiffin/grammar/parts.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <string_view>
 #include <tuple>
@@ -13,7 +14,7 @@ TIFFIN_BEGIN
 // Shapes: the source (T, any), each further width told by its tensors, z (T, width).
 // Numerics: every step's row is stored in f32 (double in `reference`).
 // Cost: that of the sources, a row of z per token, and one row of the widest step.
-// Source: SPEC 2.5: MeKi's G(E[t]), PLE's context term.
+// Source: docs/layers.md#chains: MeKi's G(E[t]), PLE's context term.
 template <fixed_string Scope, class Source, class... Steps>
 struct through {
     static_assert(source_policy<Source> && (source_policy<Steps> && ...) && sizeof...(Steps) > 0,
@@ -21,7 +22,9 @@ struct through {
                   "there are two of them or more");
     using source_role = chain_role;
     using tensors = tensor_list<computed>;
-    static constexpr std::string_view scope = text_of<Scope>;
+    static constexpr part_scope scope(std::size_t part) noexcept {
+        return part == 0 ? part_scope{} : part_scope{text_of<Scope>};
+    }
 
     std::tuple<Source, Steps...> steps;
 

@@ -23,7 +23,7 @@ enum class outside_row { row_0, zeros, ones };
 // Numerics: zeros and ones are exact in every format of the library. Errors: those of the store;
 //   errc::token_id where row 0 is to be read of a table without rows.
 // Cost: a copy of the ids; row 0 is read once for each id that stands for it.
-// Source: SPEC section 3; row 0: Gemma 3n's per-layer embeddings.
+// Source: docs/layers.md#token-tables; row 0: Gemma 3n's per-layer embeddings.
 template <row_store Store>
 class any_id_rows {
 public:

@@ -26,7 +26,7 @@ enum class span_fill { pad_left, pad_right, copy };
 // targets as positions, else as `fill` says. `pad_id` is read by the two paddings only.
 // Errors: errc::option where there is nothing to fill with; where there are more targets than positions (take
 //   a subset of as many, or their mean, edited_rows::add_mean); where padding is needed without a pad id.
-// Source: STEM section 3.3, SPEC section 3.
+// Source: STEM section 3.3, docs/layers.md#table-edits.
 inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
                                                    std::span<const std::int32_t> targets,
                                                    span_fill fill = span_fill::pad_left,

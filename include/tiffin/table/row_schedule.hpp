@@ -16,8 +16,9 @@
 
 TIFFIN_BEGIN
 
-// Rows of one store a layer for the same tokens, pass by pass through the stack, of many tokens (prefill) or
-// of one (decode). Each different row is read once a layer, and again where the store's version has changed.
+// Rows of one store per layer for the same tokens, pass by pass through the stack, of many tokens (prefill)
+// or of one (decode). Each different row is read once per layer, and again where the store's version has
+// changed.
 //
 //     row_schedule rows({tables.begin(), tables.end()});
 //     if (status s = rows.begin(ids); !s) ...                       // begins to read for the first layers
@@ -32,7 +33,7 @@ TIFFIN_BEGIN
 // Cost: rows of 1 + `ahead` layers in memory.
 class row_schedule {
 public:
-    // `layers`: a store a layer, which must outlive this. `ahead`: layers read beyond the one that computes.
+    // `layers`: a store per layer, which must outlive this. `ahead`: layers read beyond the one at work.
     explicit row_schedule(std::vector<row_store_ref> layers, std::size_t ahead = 1)
         : layers_(std::move(layers)),
           ahead_(std::min(ahead, layers_.size())),

@@ -1,6 +1,6 @@
 // expect: tiffin: a matrix given to a layer is column-major; tokens are rows here: use Eigen::Matrix<float
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include <Eigen/Core>
 

@@ -1,6 +1,6 @@
 // expect: tiffin: an argument of a layer.s call is neither a contiguous range of float .* nor an Eigen
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include <vector>
 

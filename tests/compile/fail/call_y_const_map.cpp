@@ -1,6 +1,6 @@
 // expect: tiffin: an Eigen matrix given
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include <Eigen/Core>
 

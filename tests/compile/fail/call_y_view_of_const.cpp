@@ -1,6 +1,6 @@
 // expect: tiffin: a matrix_view given
-#include <tiffin/backend/reference/reference.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 // expect: tiffin: prepare<Block>.weights, backend.: the backend
-#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 
 struct no_backend {};
 

@@ -1,8 +1,8 @@
 // expect: tiffin: prepare.. throws
 // flags: -fno-exceptions
-#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 
 auto make(const tiffin::weights& given) {
 #ifdef TIFFIN_EXPECT_PASS

@@ -1,13 +1,13 @@
-// expect: tiffin: a source of row_norm_role declares the tensor `row_scale`, first of all
+// expect: tiffin: a source of row_norm_role declares the tensors `row_scale`, first of all
 #include <tiffin/layers.hpp>
 
 struct norm_of_mine {
     using source_role = tiffin::row_norm_role;
     using weight = tiffin::vector<"weight">;
 #ifdef TIFFIN_EXPECT_PASS
-    using tensors = tiffin::tensor_list<tiffin::row_scale, weight>;
+    using tensors = tiffin::tensor_list<tiffin::row_scale, tiffin::computed, weight>;
 #else
-    using tensors = tiffin::tensor_list<weight, tiffin::row_scale>;
+    using tensors = tiffin::tensor_list<weight, tiffin::row_scale, tiffin::computed>;
 #endif
     tiffin::rms norm{};
     tiffin::token_embedding row{};

@@ -1,7 +1,7 @@
 // expect: tiffin: at.tensor.: this source reads a tensor that it does not declare; add it to the source's
-#include <tiffin/backend/reference/reference.hpp>
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/prepare.hpp>
+#include <tiffin/reference/reference.hpp>
 
 #include <string_view>
 

@@ -1,4 +1,5 @@
 // The whole library without exceptions and without run-time types: every failure comes back as a value.
+#include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>

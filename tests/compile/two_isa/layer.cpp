@@ -1,6 +1,7 @@
 // Compiled twice, for two instruction sets: SUFFIX tells which half this is.
 #include "layer.hpp"
 
+#include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include <cmath>

@@ -4,10 +4,11 @@
 // toolkit has a namespace ::cuda, which the code that nvcc generates names without the colons.
 #pragma once
 
-#include <tiffin/backend/backend.hpp>
+#include <tiffin/call/fitting_tokens.hpp>
+#include <tiffin/call/layer.hpp>
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/cuda/call_checks.hpp>
 #include <tiffin/cuda/device.hpp>
-#include <tiffin/prepare.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -110,7 +111,7 @@ public:
 #endif
 
 private:
-    using engine_type = engine_detail::engine_of<cuda_detail::device<Format>, Block>;
+    using engine_type = engine_detail::layer_rows<cuda_detail::device<Format>, Block>;
     using call_type = cuda_detail::device_call<Format>;
     friend struct cuda<Format>;
 
@@ -144,12 +145,12 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (!readable) return readable.failure();
     auto bound = bind_weights(block, readable->get(), formats());
     if (!bound) return bound.failure();
-    bound->in_place = readable->staying();
+    bound->needs.in_place = readable->staying();
     auto products_by = blas::make();
     if (!products_by) return products_by.failure();
     uploads up(**products_by, device);
-    layer<Block, cuda> made(detail::needs_of(*bound),
-                            engine_detail::engine_of<cuda_detail::device<Format>, Block>(block, *bound, up));
+    layer<Block, cuda> made(bound->needs,
+                            engine_detail::layer_rows<cuda_detail::device<Format>, Block>(block, *bound, up));
     if (!up.outcome()) return up.outcome().failure();
     auto workspace = options.tokens == 0
                          ? result<device_memory>(device_memory())
@@ -189,28 +190,21 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
         return failure{errc::workspace, "workspace",
                        "has " + std::to_string(memory.size()) + " bytes of device memory; one token needs " +
                            std::to_string(workspace_bytes(1))};
-    const auto piece_of = [](const auto& m, std::size_t first, std::size_t count) {
-        return m.data ? m.rows_from(first, count) : m;
-    };
     const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
-    const bool due = needs_.delay != 0 && inputs.carried->due() != 0;
     launches out(stream);
     for (std::size_t first = 0; first < x.rows; first += tokens) {
         const std::size_t count = std::min(tokens, x.rows - first);
-        engine_.run({x.rows_from(first, count),
-                     inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first,
-                     piece_of(inputs.residual, first, count),
-                     piece_of(inputs.per_layer_input, first, count),
-                     inputs.gathered.data(),
-                     first,
-                     {count, nullptr, nullptr},
-                     {y.row(first), y.stride},
-                     inputs.routes.empty() ? nullptr : inputs.routes.data() + first * needs_.choices,
-                     piece_of(carried, first, count),
-                     due,
-                     memory.data() + skip,
-                     {refused_.template as<unsigned long long>()},
-                     &out});
+        call_type piece;
+        detail::give_piece(piece, inputs, needs_.choices, first, count);
+        piece.x = x.rows_from(first, count);
+        piece.tokens = {count, nullptr, nullptr};
+        piece.to = {y.row(first), y.stride};
+        piece.workspace = memory.data() + skip;
+        if (needs_.delay) piece.carried = carried.rows_from(first, count);
+        piece.carried_is_due = needs_.delay != 0 && inputs.carried->due() != 0;
+        piece.refused = {refused_.template as<unsigned long long>()};
+        piece.out = &out;
+        engine_.run(piece);
     }
     if (needs_.delay && out.going()) inputs.carried->advance(x.rows);
     return out.outcome();

@@ -1,11 +1,11 @@
 // Products by cuBLASLt, which is asked once how to compute those of a shape.
 #pragma once
 
-#include <tiffin/concepts.hpp>
 #include <tiffin/cuda/runtime.hpp>
 #include <tiffin/format/bf16.hpp>
 #include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
+#include <tiffin/grammar/concepts.hpp>
 
 #include <cublasLt.h>
 

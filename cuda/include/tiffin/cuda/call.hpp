@@ -1,7 +1,7 @@
 // What a call brings to a device layer, and what its kernels see of it.
 #pragma once
 
-#include <tiffin/backend/call.hpp>
+#include <tiffin/call/call_arguments.hpp>
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/cuda/numbers.hpp>
 #include <tiffin/cuda/runtime.hpp>
@@ -31,7 +31,7 @@ struct device_inputs {
 namespace cuda_detail {
 
 // Areas as cudaMalloc aligns them, and as cuBLASLt likes them.
-using device_arena = basic_arena<256>;
+using device_arena = detail::arena<256>;
 
 // The first id, of a call or of a gathered table's index, that was found to lie outside its table: the
 // smallest key is kept. ~0: none.
@@ -96,6 +96,9 @@ struct device_rows {
     bool add = false;
     const std::uint32_t* rows = nullptr;
 
+    // Whether they can hold what is not complete yet.
+    [[nodiscard]] bool takes_parts() const noexcept { return wide || std::same_as<Format, f32>; }
+
     template <std::size_t N>
     TIFFIN_HD void put(std::size_t i, std::size_t feature, pack<N> value, std::size_t count) const {
         const std::size_t at = (rows != nullptr ? rows[i] : i) * stride + feature;
@@ -118,20 +121,20 @@ template <codec Format>
 struct device_call {
     using storage = typename Format::storage;
 
-    matrix_view<const storage> x;
-    const std::int32_t* token_ids;
-    matrix_view<const storage> residual;
-    matrix_view<const storage> per_layer_input;
-    const gathered_rows* gathered;  // of the whole call, of which `first` tokens came before these
-    std::size_t first;
-    token_range tokens;
-    device_rows<Format> to;
-    choice<float>* routes;
-    matrix_view<float> carried;
-    bool carried_is_due;
-    std::byte* workspace;
-    refused_ids refused;
-    launches* out;
+    matrix_view<const storage> x{};
+    const std::int32_t* token_ids = nullptr;
+    matrix_view<const storage> residual{};
+    matrix_view<const storage> per_layer_input{};
+    const gathered_rows* gathered = nullptr;  // of the whole call, of which `first` tokens came before these
+    std::size_t first = 0;
+    token_range tokens{};
+    device_rows<Format> to{};
+    choice<float>* routes = nullptr;
+    matrix_view<float> carried{};
+    bool carried_is_due = false;
+    std::byte* workspace = nullptr;
+    refused_ids refused{};
+    launches* out = nullptr;
 };
 
 // Rows of activations, one after the other.
@@ -141,25 +144,24 @@ struct activations {
     std::size_t stride;
 };
 
-// Rows i of `from`, as they are: what a product reads where tokens lie apart.
+// Rows rows[i] of `from`, as they are: what a product reads where tokens lie apart.
 template <codec Format>
 struct gather_body {
-    matrix_view<const typename Format::storage> from;
+    activations<Format> from;
+    const std::uint32_t* rows;
     token_range tokens;
+    std::size_t width;
     typename Format::storage* to;
 
     __device__ void operator()(std::size_t i) const {
-        const auto [t, j] = divide(i, from.cols);
-        if (tokens.has(t)) to[i] = from.row(tokens.row(t))[j];
+        const auto [t, j] = divide(i, width);
+        if (tokens.has(t)) to[i] = from.data[rows[t] * from.stride + j];
     }
 };
-
-// x of a call in rows one after the other: where it is, or copied together.
 template <codec Format>
-activations<Format> inputs_of(const device_call<Format>& call, typename Format::storage* memory) {
-    if (call.tokens.rows == nullptr) return {call.x.data, call.x.stride};
-    for_elements(*call.out, call.tokens.most * call.x.cols, gather_body<Format>{call.x, call.tokens, memory});
-    return {memory, call.x.cols};
+void gather(launches& out, const activations<Format>& from, const std::uint32_t* rows,
+            const token_range& tokens, std::size_t width, typename Format::storage* to) {
+    for_elements(out, tokens.most * width, gather_body<Format>{from, rows, tokens, width, to});
 }
 
 }  // namespace cuda_detail

@@ -1,7 +1,7 @@
 // What is wrong with a call on the device, as far as the host can tell.
 #pragma once
 
-#include <tiffin/backend/call_checks.hpp>
+#include <tiffin/call/call_checks.hpp>
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/error.hpp>
 

@@ -1,20 +1,28 @@
-// Where the engines of the CUDA backend run.
+// Where the engines of the CUDA backend run: kernels and cuBLASLt, on the call's stream.
 #pragma once
 
-#include <tiffin/backend/engine/combined.hpp>
-#include <tiffin/backend/engine/modulated.hpp>
-#include <tiffin/cuda/ffn_engine.hpp>
-#include <tiffin/cuda/mixture_engine.hpp>
-#include <tiffin/cuda/modulator_stage.hpp>
-#include <tiffin/cuda/source_engine.hpp>
+#include <tiffin/cuda/bank.hpp>
+#include <tiffin/cuda/held_weights.hpp>
+#include <tiffin/cuda/mixture.hpp>
+#include <tiffin/cuda/product.hpp>
+#include <tiffin/cuda/router.hpp>
+#include <tiffin/cuda/uploads.hpp>
+#include <tiffin/cuda/values.hpp>
+#include <tiffin/engine/rows.hpp>
+#include <tiffin/source/dense.hpp>
 
 #include <concepts>
 #include <cstddef>
-#include <tuple>
+#include <type_traits>
 
 TIFFIN_BEGIN
 
 namespace cuda_detail {
+
+template <class Register>
+inline constexpr std::size_t lanes_of = 0;
+template <std::size_t N>
+inline constexpr std::size_t lanes_of<pack<N>> = N;
 
 // What an earlier call left is delivered, what this one sends takes its place.
 template <codec Format>
@@ -34,41 +42,176 @@ struct exchanged_value {
     }
 };
 
-// A target (see backend/engine/engine_of.hpp).
+// Values into rows of one format, `stride` apart.
+template <codec To>
+struct row_write {
+    typename To::storage* data;
+    std::size_t stride;
+
+    template <std::size_t N>
+    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
+                               std::size_t count) const {
+        store<To, N>(v, data + t * stride + feature, count);
+    }
+};
+// Complete values to where they belong.
+template <codec Format>
+struct put_values {
+    device_rows<Format> to;
+
+    template <std::size_t N>
+    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
+                               std::size_t count) const {
+        to.put(t, feature, v, count);
+    }
+};
+
+// A target (see engine/target.hpp).
 template <codec Format>
 struct device {
+    using storage = typename Format::storage;
     using format = Format;
     using call = device_call<Format>;
-    using areas = device_arena;
-    using preparation = std::tuple<uploads&>;
-
-    template <class Block, class After = no_modulator>
-    using ffn = ffn_engine<Format, Block, After>;
+    using arena = device_arena;
+    using activations = cuda_detail::activations<Format>;
+    using preparation = uploads;
+    using destination = device_rows<Format>;
+    using tensors = device_tensors<Format>;
+    using put = put_values<Format>;
+    using bank_in = device_bank_in<Format>;
+    using bank_out = device_bank_out<Format>;
+    template <class Register>
+    using numbers = device_numbers<Format, lanes_of<Register>>;
+    template <class View>
+    using kept = View;
+    template <std::size_t Count>
+    using products = dense_products<Format, Count>;
+    template <router_policy Router>
+    using router = device_router<Format, Router>;
     template <class Source>
-    using whole = source_engine<Format, Source>;
-    template <class Modulator, class Fusion>
-    using modulator = modulator_stage<Format, Modulator, Fusion>;
-    template <class Router, class Expert, class Shared>
-    using mixture = mixture_engine<device, Router, Expert, Shared>;
+    using mixture = mixture_rows<device, Source>;
 
-    static std::size_t tokens(const call& c) noexcept { return c.tokens.most; }
-    static bool takes_parts(const device_rows<Format>& to) noexcept {
-        return to.wide || std::same_as<Format, f32>;
+    struct table_rows : row_source {
+        static table_rows lay_out(arena&, std::size_t) noexcept { return {}; }
+    };
+    struct call_view {
+        token_range tokens{};
+        refused_ids refused{};
+        matrix_view<const storage> given{};
+    };
+    struct token {
+        std::size_t row;
+        const float* state;
+        const storage* given;
+    };
+    template <class View>
+    TIFFIN_HD static token token_at(const View& view, std::size_t t) {
+        const std::size_t row = view.call.tokens.row(t);
+        return {row, view.state_of(t), view.call.given.row(row)};
     }
-    static device_rows<Format> rows_in(float* memory, std::size_t /*tokens*/, std::size_t d_model) noexcept {
-        return {memory, d_model, true};
+    template <class View>
+    __device__ static const storage* row(const View& view, const token& at, std::size_t table) {
+        return reinterpret_cast<const storage*>(view.rows[table].row(at.row, view.call.refused));
     }
-    static void put_rows(const call& c, const float* rows, std::size_t d_model) {
-        write(c, row_value{rows, d_model}, d_model);
+
+    // Rows of activations that a source writes and the next one reads.
+    class buffer {
+    public:
+        buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
+            : to_(areas.template take<storage>(tokens * width)), width_(width) {}
+        [[nodiscard]] activations rows() const noexcept { return {to_, width_}; }
+        [[nodiscard]] row_write<Format> writer() const noexcept { return {to_, width_}; }
+
+    private:
+        storage* to_;
+        std::size_t width_;
+    };
+
+    static std::size_t tokens(const call& of) noexcept { return of.tokens.most; }
+    static storage* lay_out_inputs(arena& areas, std::size_t tokens, std::size_t width) noexcept {
+        return areas.template take<storage>(tokens * width);
     }
-    static void exchange_rows(const call& c, const float* rows, std::size_t d_model) {
-        write(c, exchanged_value<Format>{rows, d_model, c.carried, c.carried_is_due, c.tokens}, d_model);
+    // Rows of x: where they are, or copied together.
+    static activations inputs(const call& of, const matrix_view<const storage>& x, storage* room) {
+        if (of.tokens.rows == nullptr) return {x.data, x.stride};
+        gather<Format>(*of.out, {x.data, x.stride}, of.tokens.rows, of.tokens, x.cols, room);
+        return {room, x.cols};
+    }
+    static bool takes_parts(const destination& to) noexcept { return to.takes_parts(); }
+    static destination rows_in(float* memory, const call&, std::size_t /*width*/,
+                               std::size_t stride) noexcept {
+        return {memory, stride, true};
+    }
+    static void put_rows(const call& of, const float* rows, std::size_t width, const destination& to) {
+        write_values<Format>(*of.out, row_value{rows, width}, of.tokens, width, put{to});
+    }
+    static void exchange_rows(const call& of, const float* rows, std::size_t width, const destination& to) {
+        write_values<Format>(*of.out,
+                             exchanged_value<Format>{rows, width, of.carried, of.carried_is_due, of.tokens},
+                             of.tokens, width, put{to});
+    }
+    static void record(const call& of, const chosen_experts& chosen) {
+        if (of.routes != nullptr)
+            for_elements(*of.out, of.tokens.most * chosen.choices, record_body{chosen, of.routes});
+    }
+
+    // Products by cuBLASLt, or for few tokens in the kernel that evaluates the formula.
+    template <class Products, class View, class Store>
+    static void multiply(const call& of, const Products& products, const activations& in, std::byte* memory,
+                         const View& view, const Store& store) {
+        auto* const planes = reinterpret_cast<storage*>(memory);
+        if (is_few(of.tokens)) {
+            if (of.tokens.most == 1)
+                few<1>(of, products, in, view, store);
+            else
+                few<few_tokens>(of, products, in, view, store);
+        } else if (!write_product(of, products, in, memory, view, store)) {
+            products.run(of.tokens, in, planes, *of.out);
+            write_values<Format>(*of.out,
+                                 source_value<Format, View>{view, planes, products.plane(of.tokens.most)},
+                                 of.tokens, view.outputs, store);
+        }
+    }
+    // The formula of a tree without products: its norms first.
+    template <class View, class Store>
+    static void evaluate_rows(const call& of, const View& view, const Store& store) {
+        scale_rows(of, view);
+        write_values<Format>(*of.out, source_value<Format, View>{view, nullptr, 0}, of.tokens, view.outputs,
+                             store);
+    }
+    // The norms of all rows.
+    template <class View>
+    static void scale_rows(const call& of, const View& view) {
+        visit_nodes(view.source, [&]<std::size_t First>(const auto& node) {
+            using node_type = std::remove_cvref_t<decltype(node)>;
+            if constexpr (row_normed_source<node_type>)
+                for_rows(*of.out, of.tokens.most, scale_body<Format, First, node_type, View>{node, view});
+        });
     }
 
 private:
-    template <class Value>
-    static void write(const call& c, const Value& value, std::size_t d_model) {
-        write_values<Format>(*c.out, value, c.tokens, d_model, finish<Format, no_modulator::view>{c.to, {}});
+    template <std::size_t Tokens, class Products, class View, class Store>
+    static void few(const call& of, const Products& products, const activations& in, const View& view,
+                    const Store& store) {
+        few_body<Format, View, Tokens, Store> body{view, in, products.weights(), products.inputs(), store};
+        if (of.tokens.most > 0) for_warps(*of.out, view.outputs, body);
+    }
+    // Where a row is a product and nothing else, cuBLASLt writes it where it belongs.
+    template <class Products, class View, class Store>
+    static bool write_product(const call& of, const Products& products, const activations& in,
+                              std::byte* memory, const View& view, const Store& store) {
+        if constexpr (std::derived_from<decltype(View::source), dense> && std::same_as<Store, put>) {
+            const destination& to = store.to;
+            const bool biased = view.slots[1].numbers != nullptr;
+            const bool plain = !to.add && to.rows == nullptr && to.stride == view.outputs &&
+                               (!to.wide || std::same_as<Format, f32>);
+            if (biased || !plain) return false;
+            products.one(of.tokens, in, products.weights()[0], static_cast<storage*>(to.data), memory,
+                         *of.out);
+            return true;
+        } else {
+            return false;
+        }
     }
 };
 

@@ -3,7 +3,7 @@
 
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/kernels.hpp>
-#include <tiffin/router/selection.hpp>
+#include <tiffin/engine/view.hpp>
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -15,16 +15,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// Where the choices of each token lie.
-struct chosen_experts {
-    const float* state;
-    std::size_t stride;  // floats from one token's to the next's
-    std::size_t choices;
-
-    TIFFIN_HD const choice<float>* of(std::size_t t) const {
-        return reinterpret_cast<const choice<float>*>(state + t * stride);
-    }
-};
+using engine_detail::chosen_experts;
 
 struct key_body {
     chosen_experts chosen;
@@ -55,7 +46,7 @@ struct start_body {
     }
 };
 
-// `choices` entries a token, token * choices + which, expert by expert; within one they keep their order.
+// `choices` entries per token, token * choices + which, expert by expert; within one they keep their order.
 // (A template, so that CUB is compiled where something routes and nowhere else.)
 template <codec Format>
 struct grouped_entries {

@@ -1,4 +1,4 @@
-// Threads for work that is written once an element, once a warp or once a row.
+// Threads for work that is written once per element, once a warp or once per row.
 #pragma once
 
 #include <tiffin/cuda/runtime.hpp>

@@ -4,6 +4,7 @@
 #include <tiffin/cuda/blas.hpp>
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/tiled_product.hpp>
+#include <tiffin/cuda/uploads.hpp>
 
 #include <array>
 #include <cstddef>
@@ -19,15 +20,17 @@ class dense_products {
 public:
     using storage = typename Format::storage;
 
-    dense_products(std::size_t outputs, std::size_t inputs, blas& by) noexcept
-        : outputs_(outputs), inputs_(inputs), blas_(&by) {}
-    void keep(std::size_t i, const storage* weights) noexcept { weights_[i] = weights; }
-    [[nodiscard]] const storage* weights(std::size_t i) const noexcept { return weights_[i]; }
+    dense_products(std::size_t outputs, std::size_t inputs, uploads& up) noexcept
+        : outputs_(outputs), inputs_(inputs), blas_(&up.products_by()) {}
+    void keep(std::size_t i, const tensor_view& weight, uploads& up) {
+        weights_[i] = up.numbers<Format>(weight);
+    }
+    [[nodiscard]] const auto& weights() const noexcept { return weights_; }
     [[nodiscard]] std::size_t inputs() const noexcept { return inputs_; }
 
     // Planes of (tokens, outputs), one a weight, then cuBLASLt's memory.
     static constexpr bool is_any = Count > 0;
-    [[nodiscard]] std::size_t bytes(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
         return is_any ? plane(tokens) * Count * sizeof(storage) + blas::memory_bytes : 0;
     }
     // Numbers from one plane to the next: each begins on a line of 256 bytes.

@@ -1,8 +1,8 @@
 // A block's tensors on their way to the device.
 #pragma once
 
-#include <tiffin/backend/held_numbers.hpp>
-#include <tiffin/backend/tensor_checks.hpp>
+#include <tiffin/bind/stored_numbers.hpp>
+#include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/cuda/blas.hpp>
 #include <tiffin/cuda/runtime.hpp>
 #include <tiffin/tensor.hpp>
@@ -38,7 +38,7 @@ public:
             reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
             return static_cast<const storage*>(given.data);
         std::vector<std::byte> memory;
-        const held_numbers<Format> converted(on_host(given, memory));
+        const stored_numbers<Format> converted(on_host(given, memory));
         return copy(converted.data(), given.shape.elements());
     }
     // The same of a bank (experts, outputs, rank), as (experts, rank, outputs): threads side by side compute
@@ -47,7 +47,7 @@ public:
     const typename Format::storage* bank(const tensor_view& given) {
         if (given.data == nullptr || !outcome_) return nullptr;
         std::vector<std::byte> memory;
-        const held_numbers<Format> from(on_host(given, memory));
+        const stored_numbers<Format> from(on_host(given, memory));
         const std::size_t outputs = given.shape[1], rank = given.shape[2];
         std::vector<typename Format::storage> turned(given.shape.elements());
         for (std::size_t i = 0; i < turned.size(); ++i) {

@@ -1,23 +1,85 @@
 // A source's formula in kernels: after its products, or, for few tokens, with them.
 #pragma once
 
+#include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/kernels.hpp>
-#include <tiffin/cuda/place.hpp>
+#include <tiffin/engine/view.hpp>
 
+#include <array>
 #include <cstddef>
 
 TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// The value of a source at some features, its products read from planes.
-template <codec Format, source_policy Source>
-struct source_value {
-    static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
-    // Whether tokens read the same weights here, of a bank: see value_body.
-    static constexpr bool shares_weights = count_of<Source>(tensor_kind::low_rank_out) > 0;
+// How registers of a source's tensors are read: N numbers of a thread.
+template <codec Format, std::size_t N>
+struct device_numbers {
+    using reg = pack<N>;
+    using storage = typename Format::storage;
+    struct bank_row {
+        const storage* first;
+        std::size_t step;  // from one rank number's to the next
+    };
 
-    stage_view<Format, Source> view;
+    TIFFIN_HD static reg load(const float* from, std::size_t count) {
+        return cuda_detail::load<f32, N>(from, count);
+    }
+    TIFFIN_HD static reg load_vector(const float* from, std::size_t feature, std::size_t count) {
+        return cuda_detail::load<f32, N>(from + feature, count);
+    }
+    TIFFIN_HD static reg load_given(const storage* from, std::size_t count) {
+        return cuda_detail::load<Format, N>(from, count);
+    }
+    TIFFIN_HD static reg load_bank(const storage* from, std::size_t count) {
+        return cuda_detail::load<Format, N>(from, count);
+    }
+    TIFFIN_HD static reg load_row(const storage* row, dtype, std::size_t feature, std::size_t count) {
+        return cuda_detail::load<Format, N>(row + feature, count);
+    }
+    TIFFIN_HD static const storage* row_at(const storage* row, dtype, std::size_t number) {
+        return row + number;
+    }
+    TIFFIN_HD static bank_row bank(const engine_detail::slot& s, std::size_t expert, std::size_t outputs,
+                                   std::size_t feature) {
+        return {static_cast<const storage*>(s.numbers) + expert * s.rank * outputs + feature, outputs};
+    }
+    TIFFIN_HD static reg multiply_add(const reg& a, const reg& b, const reg& c) { return c + a * b; }
+    template <class Formula, class... Registers>
+    TIFFIN_HD static reg apply(const Formula& formula, const Registers&... in) {
+        return by_lane<N>(formula, in...);
+    }
+};
+
+// The sums of a place, one per weight.
+template <std::size_t N>
+struct pack_sums {
+    const pack<N>* of;
+
+    template <std::size_t Number>
+    TIFFIN_HD const pack<N>& sum() const {
+        return of[Number];
+    }
+};
+
+// The formula of a view at some features of a token.
+template <codec Format, std::size_t N, class View>
+__device__ pack<N> formula_value(const View& view, std::size_t t, std::size_t feature, std::size_t count,
+                                 const pack<N>* products) {
+    const typename View::target::token token = View::target::token_at(view, t);
+    using place = engine_detail::place<device_numbers<Format, N>, View, pack_sums<N>>;
+    return evaluate(view.source, place{view, token, feature, count, {products}});
+}
+
+// The value of a source at some features, its products read from planes.
+template <codec Format, class View>
+struct source_value {
+    using source_type = decltype(View::source);
+    static constexpr std::size_t projections = count_of<source_type>(tensor_kind::projection);
+    // Whether tokens read the same weights here, of a bank: see value_body.
+    static constexpr bool shares_weights = count_of<source_type>(tensor_kind::low_rank_out) > 0;
+
+    View view;
     const typename Format::storage* planes;
     std::size_t plane;
 
@@ -26,12 +88,23 @@ struct source_value {
         pack<N> products[projections + 1];
         for (std::size_t i = 0; i != projections; ++i)
             products[i] = load<Format, N>(planes + i * plane + t * view.outputs + feature, count);
-        return evaluate(view.source, place<Format, Source, N>{view, t, feature, count, products});
+        return formula_value<Format, N>(view, t, feature, count, products);
     }
 };
 
-// A thread some features of a token: write(t, feature, value, count). One token after the other; or, where
-// tokens share weights, the same features of all tokens, a warp of each, so that these weights stay in the
+// Values that lie in rows already.
+struct row_value {
+    const float* rows;
+    std::size_t width;
+
+    template <std::size_t N>
+    __device__ pack<N> at(std::size_t t, std::size_t feature, std::size_t count) const {
+        return load<f32, N>(rows + t * width + feature, count);
+    }
+};
+
+// A thread for some features of a token: write(t, feature, value, count). One token after the other; or,
+// where tokens share weights, the same features of all tokens, a warp of each, so that these weights stay in the
 // cache of a multiprocessor.
 template <codec Format, class Value, class Write>
 struct value_body {
@@ -70,26 +143,27 @@ void write_values(launches& out, const Value& value, const token_range& tokens, 
     for_elements(out, body.items(), body);
 }
 
-// A warp a feature, for up to Tokens tokens: products summed in registers, then the formula.
-template <codec Format, source_policy Source, std::size_t Tokens, class Write>
+// A warp for each feature, for up to Tokens tokens: products summed in registers, then the formula.
+template <codec Format, class View, std::size_t Tokens, class Write>
 struct few_body {
-    static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
+    static constexpr std::size_t projections = count_of<decltype(View::source)>(tensor_kind::projection);
 
-    stage_view<Format, Source> view;
+    View view;
     activations<Format> in;
-    const typename Format::storage* weights[projections];
+    std::array<const typename Format::storage*, projections + 1> weights;
     std::size_t inputs;
     Write write;
 
     __device__ void operator()(const warp& g, std::size_t feature) const {
         constexpr std::size_t numbers = access<Format>;
+        const std::size_t tokens = view.call.tokens.most;
         float sums[Tokens][projections] = {};
         for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
             pack<numbers> w[projections];
             for (std::size_t i = 0; i != projections; ++i)
                 w[i] = load<Format, numbers>(weights[i] + feature * inputs + k, inputs - k);
             for (std::size_t t = 0; t < Tokens; ++t) {
-                if (t >= view.tokens.most) break;
+                if (t >= tokens) break;
                 const pack<numbers> x = load<Format, numbers>(in.data + t * in.stride + k, inputs - k);
                 for (std::size_t i = 0; i != projections; ++i)
                     for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += w[i].lane[n] * x.lane[n];
@@ -103,9 +177,39 @@ struct few_body {
             }
         // Each token's formula in a thread of its own.
         const std::size_t t = g.rank();
-        if (t >= view.tokens.most) return;
-        write(t, feature, pack<1>(evaluate(view.source, place<Format, Source, 1>{view, t, feature, 1, mine})),
-              std::size_t{1});
+        if (t >= tokens) return;
+        write(t, feature, formula_value<Format, 1>(view, t, feature, 1, mine), std::size_t{1});
+    }
+};
+
+// A block of threads per token: the scale of a norm over the row of its part.
+template <codec Format, std::size_t First, class Node, class View>
+struct scale_body {
+    Node node;
+    View view;
+
+    __device__ void operator()(const block& g, std::size_t t) const {
+        if (!view.call.tokens.has(t)) return;
+        constexpr std::size_t numbers = access<Format>;
+        using place = engine_detail::place<device_numbers<Format, numbers>, View, pack_sums<numbers>>;
+        const typename View::target::token token = View::target::token_at(view, t);
+        float squares = 0;
+        for (std::size_t j = g.rank() * numbers; j < view.outputs; j += g.size() * numbers) {
+            const place here{view, token, j, view.outputs - j, {nullptr}};
+            const pack<numbers> v = row_value_of<First>(here);
+            for (std::size_t i = 0; i < numbers && j + i < view.outputs; ++i)
+                squares += v.lane[i] * v.lane[i];
+        }
+        squares = g.sum(squares);
+        if (g.rank() == 0)
+            view.state_of(t)[view.slots[First].state] =
+                static_cast<float>(node.norm.scale(squares, static_cast<float>(view.outputs)));
+    }
+
+private:
+    template <std::size_t Slot, class Place>
+    __device__ auto row_value_of(const Place& here) const {
+        return tiffin::row_value<Slot>(node, here);
     }
 };
 

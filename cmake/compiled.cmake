@@ -1,0 +1,16 @@
+# tiffin::compiled: the kernels and the named layers, compiled once. It is built where something links it.
+set(TIFFIN_COMPILED_FLAGS "-march=native" CACHE STRING "The instruction set of tiffin::compiled, as compiler flags")
+separate_arguments(flags UNIX_COMMAND "${TIFFIN_COMPILED_FLAGS}")
+
+set(sources ${CMAKE_CURRENT_LIST_DIR}/compiled/kernels.cpp)
+foreach(group IN ITEMS DENSE STEM ROUTED MEMORY MODULATED)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/compiled/layers.cpp.in compiled/${group}.cpp @ONLY)
+  list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/compiled/${group}.cpp)
+endforeach()
+
+add_library(tiffin_compiled STATIC EXCLUDE_FROM_ALL ${sources})
+add_library(tiffin::compiled ALIAS tiffin_compiled)
+target_link_libraries(tiffin_compiled PUBLIC tiffin)
+target_compile_definitions(tiffin_compiled PUBLIC TIFFIN_COMPILED)
+# Without a build type nothing would be optimised; the kernels are never useful so.
+target_compile_options(tiffin_compiled PUBLIC ${flags} PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)

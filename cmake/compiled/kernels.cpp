@@ -1,0 +1,22 @@
+// The kernels of all formats, and what a call does before it reaches them (see tiffin/compiled.hpp).
+#define TIFFIN_COMPILED_KERNELS_HERE_
+#define TIFFIN_COMPILED_EXTERN_
+#include <tiffin/call/run_layer.hpp>
+#include <tiffin/compiled.hpp>
+
+TIFFIN_BEGIN
+namespace simd_detail {
+
+// Named once, they are compiled. (Not explicit instantiations: some formats share their kernels.)
+const panel_kernels* compiled_kernels(const number_formats& formats, int which) noexcept {
+    using arch = xsimd::default_arch;
+    switch (which) {
+        case 0: return &kernels_for<arch, any_format, f32, 2>(formats);
+        case 1: return &kernels_for<arch, any_format, f32, 3>(formats);
+        case 2: return &kernels_for<arch, any_format, paired, 2>(formats);
+        default: return &kernels_for<arch, any_format, paired, 3>(formats);
+    }
+}
+
+}  // namespace simd_detail
+TIFFIN_END

@@ -1,0 +1,57 @@
+// What a tree of sources keeps of its tables and vectors on the device.
+#pragma once
+
+#include <tiffin/cuda/call.hpp>
+#include <tiffin/cuda/uploads.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cuda_detail {
+
+// The tables and vectors of a tree.
+template <codec Format>
+class device_tensors {
+public:
+    dtype keep_table(std::size_t number, const tensor_view& t, std::size_t vocab, std::size_t width,
+                     uploads& up) {
+        row_source rows{};
+        rows.data = reinterpret_cast<const std::byte*>(up.numbers<Format>(t));
+        rows.count = vocab;
+        rows.stride = width * sizeof(typename Format::storage);
+        tables_.push_back({rows, t.gathered, number});
+        return Format::type;
+    }
+    static const float* keep_vector(const tensor_view& t, std::size_t /*width*/, uploads& up) {
+        return up.numbers<f32>(t);
+    }
+    template <class View>
+    void give(const device_call<Format>& call, View& view) const {
+        view.call = {call.tokens, call.refused, call.per_layer_input};
+        for (const held_table& table : tables_) {
+            auto& rows = view.rows[table.number];
+            static_cast<row_source&>(rows) = table.rows;
+            rows.first = call.first;
+            rows.index = call.token_ids;
+            if (table.gathered == 0) continue;
+            const gathered_rows& from = call.gathered[table.gathered - 1];
+            static_cast<row_source&>(rows) = {
+                from.data, from.index.data() + call.first, from.count, from.stride, call.first, true};
+        }
+    }
+
+private:
+    struct held_table {
+        row_source rows;
+        std::size_t gathered;
+        std::size_t number;
+    };
+    std::vector<held_table> tables_;
+};
+
+}  // namespace cuda_detail
+
+TIFFIN_END

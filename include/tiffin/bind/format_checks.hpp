@@ -1,0 +1,113 @@
+// Whether given numbers can be read, and kept in the formats of a backend.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// The scales of given blocks are finite. Formats of blocks begin with an f16.
+inline status check_scales(const tensor_view& given, const std::string& name) {
+    const std::size_t blocks = given.shape.elements() / block_of(given.type);
+    const auto* at = static_cast<const unsigned char*>(given.data);
+    for (std::size_t i = 0; i < blocks; ++i, at += size_of(given.type)) {
+        std::uint16_t bits;
+        std::memcpy(&bits, at, sizeof bits);
+        if ((bits & 0x7C00u) == 0x7C00u)
+            return failure{errc::value, name,
+                           "the scale of block " + std::to_string(i) + " (numbers from " +
+                               std::to_string(i * block_of(given.type)) + " on) is " +
+                               ((bits & 0x3FFu) != 0 ? "NaN" : "infinite")};
+    }
+    return {};
+}
+
+// No number is beyond what a format holds; blocks hold neither NaN nor infinities.
+inline status check_range(const tensor_view& given, const std::string& name, const number_format& format) {
+    const std::size_t count = given.shape.elements();
+    for (std::size_t i = 0; i < count; ++i) {
+        const float v = load_as_f32(given.data, given.type, i);
+        const float magnitude = std::fabs(v);
+        if (magnitude <= format.largest || (format.block == 1 && !std::isfinite(v))) continue;
+        return failure{errc::value, name,
+                       "number " + std::to_string(i) + " is " + (std::isnan(v) ? "NaN" : std::to_string(v)) +
+                           "; " + std::string(format.name) + " holds magnitudes up to " +
+                           std::to_string(format.largest)};
+    }
+    return {};
+}
+
+inline status check_blocks(const tensor_view& given, const std::string& name, std::string_view format,
+                           std::size_t block) {
+    const std::size_t last = given.shape.rank() == 0 ? 1 : given.shape[given.shape.rank() - 1];
+    if (last % block == 0) return {};
+    return failure{errc::shape, name,
+                   "has shape " + to_string(given.shape) + "; in " + std::string(format) +
+                       " its last axis must be a multiple of " + std::to_string(block)};
+}
+
+// Rows that come with a call are read as they lie.
+inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
+                             const number_formats& formats) {
+    if (kind != tensor_kind::table && kind != tensor_kind::pool)
+        return failure{errc::option, name, "is to come with each call; only the rows of tables can"};
+    if (!formats.any_table && given.type != formats.tables.type)
+        return failure{errc::dtype, name,
+                       "has rows of " + std::string(name_of(given.type)) +
+                           " that come with each call; the backend's tables are " +
+                           std::string(formats.tables.name)};
+    return check_blocks(given, name, name_of(given.type), block_of(given.type));
+}
+
+// Whether a layer goes on reading the memory of a given tensor (see in_place).
+inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
+                           const number_formats& formats) noexcept {
+    if (given.gathered != 0) return false;
+    if (formats.reads == in_place::everything) return true;
+    const bool table = kind == tensor_kind::table || kind == tensor_kind::pool;
+    const bool dense =
+        kind == tensor_kind::projection || kind == tensor_kind::low_rank_in || kind == tensor_kind::logits;
+    if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
+    const number_format& format = table ? formats.tables : formats.weights;
+    const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
+    return format.is_given && format.type == given.type &&
+           reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
+}
+
+// Whether a tensor can be read as it is given, and kept in the format that a backend has for its kind.
+inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
+                           const number_formats& formats) {
+    if (is_integer(given.type)) return {};
+    if (given.gathered != 0) return check_gathered(kind, given, name, formats);
+    if (block_of(given.type) > 1) {
+        if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;
+        if (status s = check_scales(given, name); !s) return s;
+    }
+    const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
+    if (!dense && kind != tensor_kind::table && kind != tensor_kind::pool) return {};
+    const number_format& format = dense ? formats.weights : formats.tables;
+    if (status s = check_blocks(given, name, format.name, format.block); !s) return s;
+    if (dense)
+        if (status s = check_blocks(given, name, "activations of " + std::string(formats.activations.name),
+                                    formats.activations.block);
+            !s)
+            return s;
+    const bool as_given = format.type == given.type && format.type != dtype::f32;
+    if (format.largest == f32::largest || as_given) return {};
+    return check_range(given, name, format);
+}
+
+}  // namespace detail
+
+TIFFIN_END

@@ -1,0 +1,102 @@
+// The sizes that a block's tensors agree on, told by whichever tensor comes first.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/grammar/parts.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// A size that need not be known yet; `any` agrees with every one.
+struct size_id {
+    static constexpr std::size_t any = ~std::size_t{0};
+    std::size_t number = any;
+};
+
+// A tensor that a block wants: its name, and the size of each axis.
+struct wanted_tensor {
+    std::string name;
+    tensor_kind kind;
+    presence needed;
+    std::array<size_id, 3> axes{};
+    std::size_t rank = 0;
+};
+
+class sizes_told {
+public:
+    size_id fresh(std::string_view name, const std::string& prefix) {
+        all_.push_back({name, prefix, 0, {}});
+        return {all_.size() - 1};
+    }
+    [[nodiscard]] std::size_t operator[](size_id id) const noexcept { return all_[id.number].size; }
+    // What the size is called in an error.
+    [[nodiscard]] std::string_view name(size_id id) const noexcept {
+        return id.number == size_id::any ? "choices" : all_[id.number].name;
+    }
+    // The first size of a name; 0 where there is none.
+    [[nodiscard]] std::size_t first(std::string_view name) const noexcept {
+        for (const told& t : all_)
+            if (t.name == name) return t.size;
+        return 0;
+    }
+    [[nodiscard]] std::string symbolic_shape(const wanted_tensor& t) const {
+        std::string text = "(";
+        for (std::size_t i = 0; i < t.rank; ++i) text.append(i ? ", " : "").append(name(t.axes[i]));
+        return text + ")";
+    }
+    // Whether the shape of a given tensor fits what is known; it tells what is not.
+    status unify(const wanted_tensor& t, const tensor_view& given) {
+        const std::string has = "has shape " + to_string(given.shape);
+        if (t.kind == tensor_kind::scalar) {
+            if (given.shape.rank() <= 1 && given.shape.elements() == 1) return {};
+            return failure{errc::shape, t.name, has + "; it must be one number, () or (1)"};
+        }
+        const bool flat_map = t.kind == tensor_kind::route_map && given.shape.rank() == 1;
+        if (given.shape.rank() != t.rank && !flat_map)
+            return failure{errc::shape, t.name,
+                           has + "; it must have " + std::to_string(t.rank) + " axes, " + symbolic_shape(t)};
+        for (std::size_t i = 0; i < given.shape.rank(); ++i) {
+            const std::size_t size = given.shape[i];
+            if (size == 0) return failure{errc::shape, t.name, has + "; no axis may be 0"};
+            if (t.axes[i].number == size_id::any) continue;
+            told& known = all_[t.axes[i].number];
+            if (known.size == 0) std::tie(known.size, known.told_by) = std::pair(size, t.name);
+            if (known.size != size)
+                return failure{errc::shape, t.name,
+                               has + "; its axis " + std::to_string(i) + " must be " +
+                                   std::string(known.name) + " = " + std::to_string(known.size) + ", as in " +
+                                   known.told_by};
+        }
+        return {};
+    }
+    // An error where a size is wanted that no tensor has told.
+    [[nodiscard]] status known(size_id id) const {
+        const told& t = all_[id.number];
+        if (t.size != 0) return {};
+        return failure{errc::shape, t.prefix + std::string(t.name),
+                       "cannot be told: no tensor of the block has an axis of this size"};
+    }
+
+private:
+    struct told {
+        std::string_view name;
+        std::string prefix;
+        std::size_t size;
+        std::string told_by;
+    };
+    std::vector<told> all_;
+};
+
+}  // namespace detail
+
+TIFFIN_END

@@ -1,0 +1,144 @@
+// What is wrong with a given tensor: its name, format, shape or contents.
+#pragma once
+
+#include <tiffin/bind/sizes.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/grammar/concepts.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// Whether the bytes of a tensor can be counted.
+inline bool bytes_overflow(const tensor_view& t) noexcept {
+    std::size_t bytes = size_of(t.type);
+    for (std::size_t i = 0; i < t.shape.rank(); ++i)
+        if (__builtin_mul_overflow(bytes, t.shape[i], &bytes)) return true;
+    return false;
+}
+
+inline status check_given(const weights& given) {
+    const auto& entries = given.entries();
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        const auto& [name, tensor] = entries[i];
+        if (const std::size_t first = given.places().find(name)->second; first != i)
+            return failure{errc::duplicate_tensor, name,
+                           "given twice, as tensors " + std::to_string(first) + " and " + std::to_string(i)};
+        if (bytes_overflow(tensor))
+            return failure{errc::shape, name,
+                           "has shape " + to_string(tensor.shape) + ", whose bytes overflow " +
+                               std::to_string(8 * sizeof(std::size_t)) + " bits"};
+        if (!tensor.is_given() && tensor.shape.elements() != 0)
+            return failure{errc::missing_tensor, name,
+                           "given with a null pointer and shape " + to_string(tensor.shape)};
+    }
+    return {};
+}
+
+inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
+    const bool integers = is_integer(given.type);
+    if (integers == (t.kind == tensor_kind::route_map) && given.type != dtype::u8) return {};
+    return failure{
+        errc::dtype, t.name,
+        "has dtype " + std::string(name_of(given.type)) +
+            (integers ? "; a layer's tensors are F32, F16, BF16, Q8_0 or Q4_0" : "; a map is I32 or I64")};
+}
+
+// Number i of a tensor of integers.
+inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
+    const auto* const bytes = static_cast<const unsigned char*>(t.data) + i * size_of(t.type);
+    if (t.type == dtype::i64) {
+        std::int64_t wide;
+        std::memcpy(&wide, bytes, sizeof wide);
+        return wide;
+    }
+    std::int32_t narrow;
+    std::memcpy(&narrow, bytes, sizeof narrow);
+    return narrow;
+}
+
+// The experts that a router picks for a token.
+template <router_policy Router>
+std::size_t route_choices(const Router& router, std::span<const tensor_view> tensors) {
+    if constexpr (learned_router<Router>) {
+        return router.top_k;
+    } else {
+        for (const tensor_view& t : tensors)
+            if (is_integer(t.type)) return t.shape.rank() == 2 ? t.shape[1] : 1;
+        return 0;
+    }
+}
+
+// Whether every route that the router can take leads to an expert. `wanted`: the tensors of its source.
+// `blocks`: experts that are blocks given by name, where the source itself has none.
+template <router_policy Router>
+status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
+                    std::span<const tensor_view> tensors, const std::string& prefix, std::size_t blocks) {
+    std::size_t experts = blocks, weight = 0, map = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const tensor_kind kind = wanted[i].kind;
+        if (kind == tensor_kind::logits) weight = i;
+        if (kind == tensor_kind::route_map) map = i;
+        if (kind == tensor_kind::pool || kind == tensor_kind::low_rank_in ||
+            kind == tensor_kind::low_rank_out)
+            experts = tensors[i].shape[0];
+    }
+    if constexpr (learned_router<Router>) {
+        if (tensors[weight].shape[0] != experts)
+            return failure{errc::shape, wanted[weight].name,
+                           "has shape " + to_string(tensors[weight].shape) + " for " +
+                               std::to_string(experts) + " experts"};
+        if (router.top_k == 0 || router.top_k > experts)
+            return failure{
+                errc::option, prefix + "top_k",
+                "is " + std::to_string(router.top_k) + "; there are " + std::to_string(experts) + " experts"};
+    } else {
+        const tensor_view& given = tensors[map];
+        for (std::size_t i = 0; i < given.shape.elements(); ++i) {
+            const std::int64_t expert = load_integer(given, i);
+            if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
+                return failure{errc::option, wanted[map].name,
+                               "number " + std::to_string(i) + " is " + std::to_string(expert) +
+                                   "; there are " + std::to_string(experts) + " experts"};
+            for (std::size_t j = i - i % route_choices(router, tensors); j < i; ++j)
+                if (load_integer(given, j) == expert)
+                    return failure{errc::option, wanted[map].name,
+                                   "numbers " + std::to_string(j) + " and " + std::to_string(i) +
+                                       ", of one token, are both " + std::to_string(expert)};
+        }
+    }
+    return {};
+}
+
+// One more than the largest n among the names "<prefix><n>.".
+inline std::size_t numbered_parts(const weights& given, std::string_view prefix) {
+    std::size_t count = 0;
+    const auto& places = given.places();
+    for (auto at = places.lower_bound(prefix); at != places.end() && at->first.starts_with(prefix); ++at) {
+        const std::string& name = at->first;
+        std::size_t n = 0;
+        const char* const end = name.data() + name.size();
+        const auto [rest, bad] = std::from_chars(name.data() + prefix.size(), end, n);
+        // As many parts as tensors at most: a hole is a missing tensor, and never a long loop.
+        if (bad == std::errc() && rest != end && *rest == '.' && n < given.entries().size() && n + 1 > count)
+            count = n + 1;
+    }
+    return count;
+}
+
+}  // namespace detail
+
+TIFFIN_END

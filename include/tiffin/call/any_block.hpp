@@ -1,0 +1,121 @@
+// A block whose kind is known only at run time, inside others or by itself.
+#pragma once
+
+#include <tiffin/bind/binder.hpp>
+#include <tiffin/engine/rows.hpp>
+#include <tiffin/reference/reference.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <tuple>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// Where a backend's engines run; the reference has no engines.
+template <class Backend>
+struct target_of {
+    using type = typename Backend::target;
+    using preparation = typename type::preparation;
+    using rows = engine_detail::any_rows<type>;
+    template <class Block>
+    using held = engine_detail::held_rows<type, Block>;
+};
+template <class Number>
+struct target_of<reference<Number>> {
+    struct rows {};
+    struct preparation {};
+};
+
+}  // namespace detail
+
+// Any block behind one type, for one backend: stands wherever a block can, `mixture<any_router,
+// any_block<simd<>>>` for one.
+// Numerics, errors: those of the block held. Cost: a virtual call a call of the layer.
+// Precondition of all but construction and assignment: it holds a block.
+template <class Backend>
+class any_block {
+    using target = detail::target_of<Backend>;
+    using token = token_arguments<double>;
+    static constexpr bool is_reference = std::same_as<Backend, reference<double>>;
+
+public:
+    using source_role = runtime_role;
+    using tensors = tensor_list<computed>;
+
+    any_block() = default;
+    template <class Block>
+        requires(!std::same_as<Block, any_block> && block_policy<Block>)
+    explicit any_block(const Block& block) : held_(std::make_shared<const holder<Block>>(block)) {}
+
+    constexpr std::tuple<> parts() const noexcept { return {}; }
+    static constexpr double flops() noexcept { return 0; }
+
+    status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const {
+        return held_->bind(from, at, to);
+    }
+    [[nodiscard]] std::unique_ptr<const typename target::rows> make_rows(
+        const bound_node& bound, const engine_detail::source_sizes& sizes,
+        typename target::preparation& how) const {
+        return held_->make_rows(bound, sizes, how);
+    }
+    // In the reference.
+    void evaluate(const bound_node& bound, std::size_t inputs, const token& of, const double* x, double* y,
+                  double* scratch) const {
+        held_->evaluate(bound, inputs, of, x, y, scratch);
+    }
+    [[nodiscard]] std::size_t scratch(const bound_node& bound, std::size_t inputs) const {
+        return held_->scratch(bound, inputs);
+    }
+
+private:
+    struct interface {
+        virtual ~interface() = default;
+        virtual status bind(detail::binder&, const detail::bind_place&, bound_node&) const = 0;
+        [[nodiscard]] virtual std::unique_ptr<const typename target::rows> make_rows(
+            const bound_node&, const engine_detail::source_sizes&, typename target::preparation&) const = 0;
+        virtual void evaluate(const bound_node&, std::size_t, const token&, const double*, double*,
+                              double*) const = 0;
+        [[nodiscard]] virtual std::size_t scratch(const bound_node&, std::size_t) const = 0;
+    };
+
+    template <class Block>
+    struct holder final : interface {
+        explicit holder(const Block& b) : block(b) {}
+        status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const override {
+            return from.bind(block, at, to);
+        }
+        [[nodiscard]] std::unique_ptr<const typename target::rows> make_rows(
+            [[maybe_unused]] const bound_node& bound,
+            [[maybe_unused]] const engine_detail::source_sizes& sizes,
+            [[maybe_unused]] typename target::preparation& how) const override {
+            if constexpr (is_reference)
+                return nullptr;
+            else
+                return std::make_unique<const typename target::template held<Block>>(block, bound, sizes,
+                                                                                     how);
+        }
+        void evaluate([[maybe_unused]] const bound_node& bound, [[maybe_unused]] std::size_t inputs,
+                      [[maybe_unused]] const token& of, [[maybe_unused]] const double* x,
+                      [[maybe_unused]] double* y, [[maybe_unused]] double* scratch) const override {
+            if constexpr (is_reference)
+                reference_detail::evaluate_row(reference_detail::bound_source<Block>{block, bound, inputs},
+                                               of, x, y, scratch);
+        }
+        [[nodiscard]] std::size_t scratch([[maybe_unused]] const bound_node& bound,
+                                          [[maybe_unused]] std::size_t inputs) const override {
+            if constexpr (is_reference)
+                return reference_detail::scratch_numbers(
+                    reference_detail::bound_source<Block>{block, bound, inputs});
+            else
+                return 0;
+        }
+        Block block;
+    };
+
+    std::shared_ptr<const interface> held_;
+};
+
+TIFFIN_END

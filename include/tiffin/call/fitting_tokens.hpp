@@ -1,0 +1,30 @@
+// How much of a call an engine computes at a time.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// The most of so many tokens that an engine computes in `room` bytes; 0 where not even one fits.
+template <class Engine>
+std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t workers,
+                           std::size_t room) noexcept {
+    if (engine.workspace_bytes(tokens, workers) <= room) return tokens;
+    std::size_t fits = 0;
+    while (tokens - fits > 1) {
+        const std::size_t middle = fits + (tokens - fits) / 2;
+        (engine.workspace_bytes(middle, workers) <= room ? fits : tokens) = middle;
+    }
+    return fits;
+}
+
+// More tasks at a time than any machine runs; the workspaces of so many can be counted.
+inline constexpr std::size_t most_workers = std::size_t{1} << 16;
+
+}  // namespace detail
+
+TIFFIN_END

@@ -1,0 +1,117 @@
+// A source that depends on nothing but the token id, worked out for every id once: a table.
+#pragma once
+
+#include <tiffin/bind/binder.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// What fold() makes: rows (vocab, width), one a token id. A type of its own, so that it is not folded again.
+struct folded_table {
+    std::vector<float> rows;
+    std::size_t vocab = 0;
+    std::size_t width = 0;
+
+    [[nodiscard]] tensor_view view() const noexcept { return {rows.data(), dtype::f32, {vocab, width}}; }
+};
+
+// Told how many rows are done, of how many.
+using fold_progress = std::function<void(std::size_t done, std::size_t rows)>;
+
+namespace detail {
+
+// Whether a source reads x, or what a call gives beside it. In a chain only the first part reads what the
+// chain reads.
+template <source_policy S>
+constexpr bool depends_on_call(bool reads_x = true) {
+    const bool own = []<class... Tensors>([[maybe_unused]] bool x, tensor_list<Tensors...>) {
+        [[maybe_unused]] const auto has_input = [](const auto& axes) {
+            for (const axis a : axes)
+                if (a == axis::input) return true;
+            return false;
+        };
+        return (... || (Tensors::kind == tensor_kind::given || (x && has_input(Tensors::axes))));
+    }(reads_x, own_tensors_of<S>{});
+    bool any = own || has_role<S, residual_role> || has_role<S, delay_role>;
+    if constexpr (composite_source<S>) [&]<std::size_t... I>(std::index_sequence<I...>) {
+            ((any = any || depends_on_call<part_of<S, I>>(reads_x && (!chained_source<S> || I == 0))), ...);
+        }
+    (part_indices<S>{});
+    return any;
+}
+
+}  // namespace detail
+
+// Folds a source: table[t] = Source(t) for every token id t.
+// Shapes: the source's tensors by name under `prefix`, the result (vocab, width).
+//   Other tensors may be given and are left alone.
+// Numerics: those of `simd`, to the bit: a layer with the folded table gives what the layer with the
+//   source gives. Errors: those of prepare().
+// Cost: the source once per row; the table, the packed weights of the source and 64 rows of its steps.
+// Source: MeKi Eq. 10, ReToken Eq. 8; docs/layers.md#folding.
+//
+//     auto table = fold(trained_memory<>{}, weights);
+template <source_policy Source>
+result<folded_table> fold(const Source& source, const weights& given, const std::string& prefix = "",
+                          const fold_progress& progress = {}, executor_ref execute = serial{}) {
+    static_assert(!detail::depends_on_call<Source>(),
+                  "tiffin: fold(source, weights): the source reads x or an input of the call; only what "
+                  "depends on the token id alone can be folded");
+    if (const status s = detail::check_given(given); !s) return s.failure();
+    detail::binder from(given);
+    detail::bind_place at = from.outermost();
+    at.prefix = prefix;
+    at.width = from.sizes().fresh("width", prefix);
+    bound_node bound;
+    if (status s = from.bind(source, at, bound); !s) return s.failure();
+    if (status s = from.settle(bound); !s) return s.failure();
+    if (!from.needs().gathered.empty())
+        return failure{errc::option, from.needs().gathered[0].name,
+                       "comes with each call; a table is folded from rows in memory"};
+    folded_table made;
+    made.width = bound.width;
+    made.vocab = from.sizes()[at.vocab];
+    using machine = simd_detail::machine<f32, f32, f32, xsimd::default_arch>;
+    const number_formats formats;
+    const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0},
+                                                                      formats);
+    constexpr std::size_t piece = 64;
+    const std::size_t workers = std::max<std::size_t>(
+        execute.concurrency() ? execute.concurrency() : std::thread::hardware_concurrency(), 1);
+    aligned_buffer memory(rows.workspace_bytes(piece, workers) + 64);
+    std::array<std::int32_t, piece> ids{};
+    made.rows.resize(made.vocab * made.width);
+    for (std::size_t first = 0; first < made.vocab; first += piece) {
+        const std::size_t count = std::min(piece, made.vocab - first);
+        for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(first + i);
+        const call_arguments call{
+            .token_ids = ids.data(), .tokens = count, .workers = workers, .execute = execute};
+        rows.run(call, {nullptr, count}, memory.data(),
+                 {{made.rows.data() + first * made.width, count, made.width}});
+        if (progress) progress(first + count, made.vocab);
+    }
+    return made;
+}
+
+template <class... Rest>
+void fold(const folded_table&, const Rest&...) {
+    static_assert(
+        sizeof...(Rest) == ~std::size_t{0},
+        "tiffin: fold(table): this table is folded already; a second fold would norm and scale it again");
+}
+
+TIFFIN_END

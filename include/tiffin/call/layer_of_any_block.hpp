@@ -1,0 +1,131 @@
+// What every layer is, whatever its block and backend: what handles all of them alike is compiled once.
+#pragma once
+
+#include <tiffin/aligned_buffer.hpp>
+#include <tiffin/bind/bound.hpp>
+#include <tiffin/call/any_engine.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/view.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Memory for the intermediate values of a call. One call uses it at a time; layers may share it.
+class workspace {
+public:
+    workspace() = default;
+    explicit workspace(std::size_t bytes) : buffer_(bytes) {}
+    // Of size 0 where there is no such memory.
+    workspace(std::size_t bytes, const std::nothrow_t& none) noexcept : buffer_(bytes, none) {}
+    [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
+    operator std::span<std::byte>() noexcept { return {buffer_.data(), buffer_.size()}; }
+
+private:
+    aligned_buffer buffer_;
+};
+
+namespace detail {
+
+// What every layer is, whatever its block and backend.
+class layer_of_any_block {
+public:
+    // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
+    // Errors: errc::workspace where there is no memory for it.
+    status reserve(std::size_t tokens) {
+        const std::size_t bytes = tokens ? workspace_bytes(tokens, workers_) : 0;
+        workspace_ = workspace(bytes, std::nothrow);
+        if (workspace_.size() == bytes) return {};
+        return failure{errc::workspace, "tokens",
+                       "are " + std::to_string(tokens) + "; there is no memory for the " +
+                           std::to_string(bytes) + " bytes that they need at a time"};
+    }
+
+    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    // Of the first ffn; d_model where there is none.
+    [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
+    // Experts a token of the outermost part that routes; 0 where nothing does.
+    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
+    // What calls have to bring.
+    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+    // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
+    [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
+
+    // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return engine_ ? engine_->workspace_bytes(tokens, workers) + aligned_buffer::line - 1 : 0;
+    }
+    [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
+        return workspace(workspace_bytes(tokens, workers));
+    }
+
+    template <class X, class Y>
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        auto in = as_rows<const float>(x, d_model(), "x");
+        if (!in) return in.failure();
+        auto out = as_rows<float>(y, d_model(), "y");
+        if (!out) return out.failure();
+        return run(*in, inputs, *out, memory, execute);
+    }
+    template <class X, class Y>
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        return std::as_const(*this).try_call(x, inputs, y, std::span<std::byte>(workspace_), execute);
+    }
+    template <class X, id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
+    }
+    template <class X, id_range Ids, class Y>
+    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        return try_call(x, token_inputs{.token_ids = ids}, y, execute);
+    }
+#if TIFFIN_EXCEPTIONS
+    template <class X, class Y>
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, inputs, y, memory, execute).or_throw();
+    }
+    template <class X, class Y>
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+        try_call(x, inputs, y, execute).or_throw();
+    }
+    template <class X, id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
+                    executor_ref execute = serial_) const {
+        try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
+    }
+    template <class X, id_range Ids, class Y>
+    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+        try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
+    }
+#endif
+
+protected:
+    layer_of_any_block(call_needs needs, std::size_t workers) : needs_(std::move(needs)), workers_(workers) {}
+    void hold(std::unique_ptr<const any_engine<call_arguments>> engine) {
+        engine_ = std::move(engine);
+    }
+
+private:
+    status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
+               std::span<std::byte> memory, executor_ref execute) const;
+
+    static constexpr serial serial_{};
+    call_needs needs_;
+    std::size_t workers_;
+    std::unique_ptr<const any_engine<call_arguments>> engine_;
+    workspace workspace_;
+};
+
+}  // namespace detail
+
+TIFFIN_END

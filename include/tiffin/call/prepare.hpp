@@ -1,0 +1,114 @@
+// From a composition and its weights to a layer that runs.
+#pragma once
+
+#include <tiffin/bind/bind_weights.hpp>
+#include <tiffin/call/fitting_tokens.hpp>
+#include <tiffin/call/layer.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// What a layer keeps ready for the calls that bring no workspace of their own.
+struct prepare_options {
+    // Tokens computed in one piece; more run in several. 0: no workspace, every call brings one.
+    // Reduced where it would take more than `workspace_limit` bytes.
+    std::size_t tokens = 512;
+    std::size_t workspace_limit = std::size_t{48} << 20;
+    // Tasks at a time for executors that do not tell their concurrency. 0: as many as the machine runs.
+    std::size_t workers = 0;
+};
+
+namespace detail {
+
+// Gives a layer its own workspace.
+inline status reserve(layer_of_any_block& prepared, std::size_t workers, const prepare_options& options) {
+    // So many that their bytes can be counted: a workspace grows at most as the tokens do.
+    const std::size_t countable = ~std::size_t{0} / 4 / prepared.workspace_bytes(2, workers);
+    std::size_t tokens = std::min(options.tokens, countable);
+    while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
+    return prepared.reserve(tokens);
+}
+
+template <class Block, class Backend>
+result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
+                                           const prepare_options& options) {
+    number_formats formats;
+    if constexpr (requires { backend.formats(); }) formats = backend.formats();
+    auto bound = bind_weights(block, given, formats);
+    if (!bound) return bound.failure();
+    std::size_t workers = options.workers;
+    if (workers == 0) workers = std::thread::hardware_concurrency();
+    workers = std::clamp(workers, std::size_t{1}, most_workers);
+    layer<Block, Backend> prepared(block, *std::move(bound), workers);
+    if (status s = reserve(prepared, workers, options); !s) return s.failure();
+    return {std::move(prepared)};
+}
+
+}  // namespace detail
+
+// Prepares a block with given weights for a backend.
+//
+// Shapes: the tensors of tensors_needed(block, sizes) by name; their sizes must agree.
+// Lifetime: the memory of the tensors that the layer names in reads_in_place() must outlive it; all other
+//   given memory may be freed. Those are
+//     simd<W, T>   tables and pools given in the format T and aligned to its numbers;
+//     eigen        these, and dense weights, banks and routers given so in f32;
+//     reference    every tensor;
+//     cuda<F>      tensors of more than one number that lie on the device in F.
+// Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, value, naming the tensor;
+//   errc::option, naming the option; errc::workspace where prepare_options ask for more than there is.
+//   prepare() throws tiffin::error; try_prepare() returns the failure instead.
+// Cost: one pass over the dense weights, and a packed copy of them in `simd`; tables are not copied
+//   unless their format or alignment is not the backend's.
+//
+//     auto layer = tiffin::prepare<tiffin::stem>(weights, tiffin::simd{});
+template <class Block, class Backend>
+result<layer<Block, Backend>> try_prepare(const Block& block, const weights& given, const Backend& backend,
+                                          const prepare_options& options = {}) {
+    static_assert(
+        block_policy<Block>,
+        "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
+    // A backend with memory of its own makes its layers itself.
+    if constexpr (requires { backend.prepare_layer(block, given, options); })
+        return backend.prepare_layer(block, given, options);
+    else {
+        static_assert(
+            requires { typename Backend::template engine<Block>; },
+            "tiffin: prepare<Block>(weights, backend): the backend cannot run this block, or is none; "
+            "a backend has a member template `engine`: write reference<>{}, eigen{} or simd{}");
+        return detail::prepare_here(block, given, backend, options);
+    }
+}
+
+template <class Block, class Backend>
+result<layer<Block, Backend>> try_prepare(const weights& given, const Backend& backend,
+                                          const prepare_options& options = {}) {
+    return try_prepare(Block{}, given, backend, options);
+}
+
+#if TIFFIN_EXCEPTIONS
+template <class Block, class Backend>
+layer<Block, Backend> prepare(const Block& block, const weights& given, const Backend& backend,
+                              const prepare_options& options = {}) {
+    return try_prepare(block, given, backend, options).or_throw();
+}
+
+template <class Block, class Backend>
+layer<Block, Backend> prepare(const weights& given, const Backend& backend,
+                              const prepare_options& options = {}) {
+    return try_prepare(Block{}, given, backend, options).or_throw();
+}
+#else
+template <class Block = void, class... Given>
+void prepare(const Given&...) {
+    static_assert(sizeof...(Given) == 0,
+                  "tiffin: prepare() throws, and exceptions are off here: use try_prepare(), which returns "
+                  "the failure");
+}
+#endif
+
+TIFFIN_END

@@ -1,0 +1,61 @@
+// What a call of a layer does: checks, then pieces that the workspace holds, each by the layer's engine.
+#pragma once
+
+#include <tiffin/call/call_checks.hpp>
+#include <tiffin/call/fitting_tokens.hpp>
+#include <tiffin/call/layer_of_any_block.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+// Where the library has it, others link it.
+#if defined(TIFFIN_COMPILED)
+#    define TIFFIN_INLINE_
+#else
+#    define TIFFIN_INLINE_ inline
+#endif
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
+                                              matrix_view<float> y, std::span<std::byte> memory,
+                                              executor_ref execute) const {
+    if (!engine_) return failure{errc::empty, "layer", "holds nothing: it was moved from"};
+    if (status s = check_call(needs_, x, inputs, y); !s) return s;
+    if (x.rows == 0) return {};
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t skip = (aligned_buffer::line - address % aligned_buffer::line) % aligned_buffer::line;
+    const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
+    // Workers give way before tokens do, and both before the call fails.
+    std::size_t workers = std::min(execute.concurrency() ? execute.concurrency() : workers_, most_workers);
+    while (workers > 1 && engine_->workspace_bytes(1, workers) > room) --workers;
+    if (engine_->workspace_bytes(1, workers) > room)
+        return failure{errc::workspace, "workspace",
+                       "has " + std::to_string(memory.size()) + " bytes; one token needs " +
+                           std::to_string(workspace_bytes(1, 1))};
+    const std::size_t tokens = fitting_tokens(*engine_, x.rows, workers, room);
+    const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
+    for (std::size_t first = 0; first < x.rows; first += tokens) {
+        const std::size_t count = std::min(tokens, x.rows - first);
+        call_arguments piece{.tokens = count, .workers = workers, .execute = execute};
+        give_piece(piece, inputs, needs_.choices, first, count);
+        piece.x = x.rows_from(first, count);
+        piece.to = {y.rows_from(first, count)};
+        piece.workspace = memory.data() + skip;
+        if (needs_.delay) piece.carried = carried.rows_from(first, count);
+        piece.carried_is_due = needs_.delay != 0 && inputs.carried->due() != 0;
+        engine_->run(piece);
+    }
+    if (needs_.delay) inputs.carried->advance(x.rows);
+    return {};
+}
+
+}  // namespace detail
+
+TIFFIN_END
+
+#undef TIFFIN_INLINE_

@@ -1,0 +1,64 @@
+// The named layers for tiffin::compiled: declared here, compiled once in the library. What includes this and
+// links the library compiles neither kernels nor these layers.
+//
+//     target_link_libraries(you PRIVATE tiffin::compiled)
+//     #include <tiffin/compiled.hpp>
+//
+// The library is made for one instruction set, that of TIFFIN_COMPILED_FLAGS (-march=native unless told), and is
+// linked by files compiled for the same: names of another set are not found, with the set in the name.
+#pragma once
+
+#if !defined(TIFFIN_COMPILED)
+#    error \
+        "tiffin/compiled.hpp is for what links tiffin::compiled; without the library include <tiffin/tiffin.hpp>"
+#endif
+
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/layers.hpp>
+
+// X(layer) for each layer that the library has, for simd<> and for simd<any_format, any_format>.
+#define TIFFIN_COMPILED_DENSE_(X) X(mlp) X(swiglu) X(geglu) X(reglu)
+#define TIFFIN_COMPILED_STEM_(X) X(stem) X(stem_gate) X(stem_hybrid) X(moe<swiglu>) X(moe<stem>)
+#define TIFFIN_COMPILED_ROUTED_(X) X(structmoe) X(structmoe_gated) X(structmoe_post) X(structmoe_down)
+#define TIFFIN_COMPILED_MEMORY_(X) X(meki) X(meki_training) X(ple) X(ple_full) X(ple_given)
+#define TIFFIN_COMPILED_MODULATED_(X) X(retoken<swiglu>) X(retoken_folded<swiglu>) X(mort<swiglu>)
+
+#define TIFFIN_COMPILED_LAYER_(Layer)                                                       \
+    TIFFIN_COMPILED_EXTERN_ template result<layer<Layer, simd<>>> detail::prepare_here(     \
+        const Layer&, const weights&, const simd<>&, const prepare_options&);               \
+    TIFFIN_COMPILED_EXTERN_ template result<layer<Layer, simd<any_format, any_format>>>     \
+    detail::prepare_here(const Layer&, const weights&, const simd<any_format, any_format>&, \
+                         const prepare_options&);
+
+#define TIFFIN_COMPILED_KERNELS_(Format)                                                                  \
+    extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 2>() noexcept;         \
+    extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 3>() noexcept;         \
+    extern template const panel_kernels&                                                                  \
+    kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 2>() noexcept; \
+    extern template const panel_kernels&                                                                  \
+    kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 3>() noexcept;
+
+#if !defined(TIFFIN_COMPILED_KERNELS_HERE_)
+TIFFIN_BEGIN
+namespace simd_detail {
+TIFFIN_COMPILED_KERNELS_(f32)
+TIFFIN_COMPILED_KERNELS_(bf16)
+TIFFIN_COMPILED_KERNELS_(f16)
+TIFFIN_COMPILED_KERNELS_(q8_0)
+TIFFIN_COMPILED_KERNELS_(q4_0)
+}  // namespace simd_detail
+TIFFIN_END
+#endif
+
+// The library's own sources define this as nothing, and name what they compile.
+#if !defined(TIFFIN_COMPILED_EXTERN_)
+#    define TIFFIN_COMPILED_EXTERN_ extern
+TIFFIN_BEGIN
+TIFFIN_COMPILED_DENSE_(TIFFIN_COMPILED_LAYER_)
+TIFFIN_COMPILED_STEM_(TIFFIN_COMPILED_LAYER_)
+TIFFIN_COMPILED_ROUTED_(TIFFIN_COMPILED_LAYER_)
+TIFFIN_COMPILED_MEMORY_(TIFFIN_COMPILED_LAYER_)
+TIFFIN_COMPILED_MODULATED_(TIFFIN_COMPILED_LAYER_)
+TIFFIN_END
+#endif

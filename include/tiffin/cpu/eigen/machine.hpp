@@ -1,0 +1,159 @@
+// Products by Eigen, one float at a time for the rest: what a stage is computed with.
+#pragma once
+
+#include <tiffin/bind/stored_numbers.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/format/f32.hpp>
+
+#include <Eigen/Core>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace eigen_detail {
+
+using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using matrix_map = Eigen::Map<matrix, Eigen::Unaligned, Eigen::OuterStride<>>;
+using const_matrix_map = Eigen::Map<const matrix, Eigen::Unaligned, Eigen::OuterStride<>>;
+
+inline Eigen::Index index(std::size_t i) noexcept {
+    return static_cast<Eigen::Index>(i);
+}
+
+// out = x w^T in pieces small enough that Eigen packs them on the stack and not on the heap.
+template <class Out>
+void multiply(const const_matrix_map& x, const const_matrix_map& w, Out& out) {
+    // A piece below 100000 products: where OpenMP is on, Eigen would share out a larger one among threads.
+    constexpr Eigen::Index side = 32, depth = 96;
+    out.setZero();
+    for (Eigen::Index t = 0; t < x.rows(); t += side)
+        for (Eigen::Index j = 0; j < w.rows(); j += side)
+            for (Eigen::Index k = 0; k < x.cols(); k += depth) {
+                const Eigen::Index tokens = std::min(side, x.rows() - t);
+                const Eigen::Index outputs = std::min(side, w.rows() - j);
+                const Eigen::Index inputs = std::min(depth, x.cols() - k);
+                out.block(t, j, tokens, outputs).noalias() +=
+                    x.block(t, k, tokens, inputs) * w.block(j, k, outputs, inputs).transpose();
+            }
+}
+
+struct activations {
+    const float* data;
+    std::size_t tokens;
+    std::size_t stride;
+
+    [[nodiscard]] const float* row(std::size_t token) const noexcept { return data + token * stride; }
+};
+
+// Count weights (outputs, inputs) times the same activations, each task a range of the outputs.
+template <std::size_t Count>
+class products {
+public:
+    products(std::size_t outputs, std::size_t inputs, const number_formats&)
+        : outputs_(outputs), inputs_(inputs) {}
+    void pack(std::size_t, const tensor_view& weight) { weights_.emplace_back(weight); }
+
+    // The sums of the first weight; those of the next lie a plane further on.
+    struct sums {
+        const float* data;
+        std::size_t stride;
+        std::size_t plane;
+
+        [[nodiscard]] const float* at(std::size_t token, std::size_t feature) const noexcept {
+            return data + token * stride + feature;
+        }
+        [[nodiscard]] std::size_t step() const noexcept { return plane; }
+    };
+    [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t) const noexcept {
+        return Count * tokens * outputs_;
+    }
+
+    template <class Finish>
+    void run(const activations& in, float* scratch, std::size_t most_workers, const executor_ref& execute,
+             const Finish& finish) const {
+        const std::size_t tasks = std::min(most_workers, (outputs_ + 63) / 64);
+        const auto work = [&](std::size_t i) noexcept {
+            const std::size_t first = outputs_ * i / tasks, last = outputs_ * (i + 1) / tasks;
+            for (std::size_t m = 0; m < Count; ++m) {
+                const const_matrix_map x(in.data, index(in.tokens), index(inputs_),
+                                         Eigen::OuterStride<>(index(in.stride)));
+                const const_matrix_map w(weights_[m].data() + first * inputs_, index(last - first),
+                                         index(inputs_), Eigen::OuterStride<>(index(inputs_)));
+                matrix_map product(scratch + m * in.tokens * outputs_ + first, index(in.tokens),
+                                   index(last - first), Eigen::OuterStride<>(index(outputs_)));
+                multiply(x, w, product);
+            }
+            finish(std::size_t{0}, in.tokens, first, last - first,
+                   sums{scratch + first, outputs_, in.tokens * outputs_});
+        };
+        execute(tasks, task_ref(work));
+    }
+
+private:
+    std::size_t outputs_;
+    std::size_t inputs_;
+    std::vector<stored_numbers<f32>> weights_;
+};
+
+struct machine {
+    using reg = float;
+    using table_storage = float;
+    using table_numbers = stored_numbers<f32>;
+    using activations = eigen_detail::activations;
+    template <std::size_t Count>
+    using products = eigen_detail::products<Count>;
+    using exact_products = products<1>;
+    static constexpr std::size_t lane_count = 1;
+
+    struct buffer {
+        float* data;
+        std::size_t tokens;
+        std::size_t features;
+
+        static constexpr std::size_t numbers(std::size_t tokens, std::size_t features) noexcept {
+            return tokens * features;
+        }
+        [[nodiscard]] activations view() const noexcept { return {data, tokens, features}; }
+    };
+
+    static float load(const float* from, std::size_t) noexcept { return *from; }
+    static float load_aligned(const float* from) noexcept { return *from; }
+    static float load_row(const float* row, dtype, std::size_t first, std::size_t) noexcept {
+        return row[first];
+    }
+    static void store(float from, float* to, std::size_t) noexcept { *to = from; }
+    static float multiply_add(float a, float b, float c) noexcept { return a * b + c; }
+    template <class Formula, class... Numbers>
+    static float apply(const Formula& formula, Numbers... in) {
+        return static_cast<float>(formula(in...));
+    }
+    static float add_square(float v, std::size_t, float sums) noexcept { return v * v + sums; }
+    static float sum(float v) noexcept { return v; }
+    static void put(float value, const buffer& to, std::size_t token, std::size_t feature,
+                    std::size_t) noexcept {
+        to.data[token * to.features + feature] = value;
+    }
+    static void copy_token(const activations& from, std::size_t token, const buffer& to,
+                           std::size_t i) noexcept {
+        std::memcpy(to.data + i * to.features, from.row(token), to.features * sizeof(float));
+    }
+    static constexpr std::size_t input_numbers(std::size_t tokens, std::size_t features) noexcept {
+        return tokens * features;
+    }
+    // Rows picked out of x are copied together, others read where they are.
+    static activations inputs(const call_arguments& call, const matrix_view<const float>& x, float* memory) {
+        if (call.rows == nullptr) return {x.data, call.tokens, x.stride};
+        const buffer to{memory, call.tokens, x.cols};
+        const activations from{x.data, x.rows, x.stride};
+        for (std::size_t t = 0; t < call.tokens; ++t) copy_token(from, call.row(t), to, t);
+        return to.view();
+    }
+};
+
+}  // namespace eigen_detail
+
+TIFFIN_END

@@ -1,0 +1,85 @@
+// What a tree of sources keeps of its weights on the host.
+#pragma once
+
+#include <tiffin/bind/stored_numbers.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cpu_detail {
+
+// The tables and vectors of a tree.
+template <class Machine>
+class held_tensors {
+public:
+    dtype keep_table(std::size_t number, const tensor_view& t, std::size_t /*vocab*/, std::size_t width,
+                     const number_formats& formats) {
+        tables_.push_back({typename Machine::table_numbers(t, formats.tables.type), t.gathered, number, width,
+                           formats.tables.type});
+        return formats.tables.type;
+    }
+    const float* keep_vector(const tensor_view& t, std::size_t width, const number_formats&) {
+        constexpr std::size_t lanes = Machine::lane_count;
+        vectors_.emplace_back(t, (width + lanes - 1) / lanes * lanes);
+        return vectors_.back().data();
+    }
+    // What a call gives to a view: where each token's rows lie, and what comes beside x.
+    template <class View>
+    void give(const call_arguments& call, View& view) const {
+        view.call = {&call};
+        for (const held_table& table : tables_) {
+            view.rows[table.number].type = table.type;
+            for (std::size_t t = 0; t < call.tokens; ++t)
+                view.rows[table.number].of_token[t] =
+                    table.gathered != 0
+                        ? reinterpret_cast<const typename Machine::table_storage*>(
+                              call.gathered_row(table.gathered, t))
+                        : table.numbers.at(static_cast<std::size_t>(call.token_id(t)) * table.width);
+        }
+    }
+
+private:
+    struct held_table {
+        typename Machine::table_numbers numbers;
+        std::size_t gathered;
+        std::size_t number;
+        std::size_t width;
+        dtype type;
+    };
+    std::vector<held_table> tables_;
+    std::vector<stored_numbers<f32>> vectors_;
+};
+
+// Products of the weights of one tree.
+template <class Machine, std::size_t Count>
+class host_products {
+public:
+    host_products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
+        : packed_(outputs, inputs, formats) {}
+    void keep(std::size_t which, const tensor_view& weight, const number_formats&) {
+        packed_.pack(which, weight);
+    }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        return packed_.scratch_numbers(tokens, workers) * sizeof(float);
+    }
+    [[nodiscard]] const auto& packed() const noexcept { return packed_; }
+
+private:
+    typename Machine::template products<Count> packed_;
+};
+// A tree without products.
+template <class Machine>
+class host_products<Machine, 0> {
+public:
+    host_products(std::size_t, std::size_t, const number_formats&) noexcept {}
+    static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
+};
+
+}  // namespace cpu_detail
+
+TIFFIN_END

@@ -1,0 +1,234 @@
+// Where the engines of a machine of the host run: registers and products by the machine, threads by the
+// caller's executor.
+#pragma once
+
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/held_weights.hpp>
+#include <tiffin/cpu/mixture.hpp>
+#include <tiffin/cpu/numbers.hpp>
+#include <tiffin/cpu/output.hpp>
+#include <tiffin/cpu/router.hpp>
+#include <tiffin/engine/rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+namespace cpu_detail {
+
+// A target (see engine/target.hpp).
+template <class Machine>
+struct host {
+    using call = call_arguments;
+    using arena = detail::arena<64>;
+    using activations = typename Machine::activations;
+    using preparation = const number_formats;
+    using destination = output_rows;
+    using tensors = held_tensors<Machine>;
+    using put = put_registers<Machine>;
+    using bank_in = low_rank_stage<Machine>;
+    using bank_out = packed_bank;
+    template <class Register>
+    using numbers = host_numbers<Machine>;
+    template <class View>
+    using kept = const View&;
+    template <std::size_t Count>
+    using products = host_products<Machine, Count>;
+    template <router_policy Router>
+    using router = router_stage<Machine, Router>;
+    template <class Source>
+    using mixture = mixture_rows<host, Machine, Source>;
+
+    struct table_rows {
+        const typename Machine::table_storage** of_token = nullptr;
+        dtype type = dtype::f32;
+
+        static table_rows lay_out(arena& areas, std::size_t tokens) noexcept {
+            return {areas.template take<const typename Machine::table_storage*>(tokens)};
+        }
+    };
+    struct call_view {
+        const call_arguments* of = nullptr;
+    };
+    struct token {
+        std::size_t number;
+        const float* state;
+        const float* given;
+    };
+    template <class View>
+    static token token_at(const View& view, std::size_t t) noexcept {
+        const call_arguments& call = *view.call.of;
+        return {t, view.state_of(t),
+                call.per_layer_input.data ? call.per_layer_input.row(call.row(t)) : nullptr};
+    }
+    template <class View>
+    static const auto* row(const View& view, const token& at, std::size_t table) noexcept {
+        return view.rows[table].of_token[at.number];
+    }
+
+    // Rows of activations that a source writes and the next one reads.
+    class buffer {
+    public:
+        buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
+            : to_{areas.template take<float>(Machine::buffer::numbers(tokens, width)), tokens, width} {}
+        [[nodiscard]] activations rows() const noexcept { return to_.view(); }
+        [[nodiscard]] auto writer() const noexcept {
+            return [to = to_](std::size_t t, std::size_t feature, const typename Machine::reg& v,
+                              std::size_t count) { Machine::put(v, to, t, feature, count); };
+        }
+
+    private:
+        typename Machine::buffer to_;
+    };
+
+    static std::size_t tokens(const call_arguments& of) noexcept { return of.tokens; }
+    static float* lay_out_inputs(arena& areas, std::size_t tokens, std::size_t width) noexcept {
+        return areas.template take<float>(Machine::input_numbers(tokens, width));
+    }
+    static activations inputs(const call_arguments& of, const matrix_view<const float>& x, float* room) {
+        return Machine::inputs(of, x, room);
+    }
+    static bool takes_parts(const output_rows& to) noexcept { return to.is_plain(); }
+    static output_rows rows_in(float* memory, const call_arguments& of, std::size_t width,
+                               std::size_t stride) noexcept {
+        return {{memory, of.tokens, width, stride}};
+    }
+    static void put_rows(const call_arguments& of, const float* rows, std::size_t width,
+                         const output_rows& to) {
+        cpu_detail::put_rows<Machine>(of, to, width, [&](std::size_t t, std::size_t j, std::size_t n) {
+            return Machine::load(rows + t * width + j, n);
+        });
+    }
+    static void exchange_rows(const call_arguments& of, const float* rows, std::size_t width,
+                              const output_rows& to) {
+        cpu_detail::put_rows<Machine>(of, to, width, [&](std::size_t t, std::size_t j, std::size_t n) {
+            float* const slot = of.carried.row(of.row(t)) + j;
+            const typename Machine::reg taken =
+                of.carried_is_due ? Machine::load(slot, n) : typename Machine::reg(0.0f);
+            Machine::store(Machine::load(rows + t * width + j, n), slot, n);
+            return taken;
+        });
+    }
+    static void record(const call_arguments& of, const engine_detail::chosen_experts& chosen) {
+        for (std::size_t t = 0; of.routes != nullptr && t < of.tokens; ++t)
+            std::copy_n(chosen.of(t), chosen.choices, of.routes + t * chosen.choices);
+    }
+
+    // Where the sums of a place lie, `step` from one weight's to the next's.
+    struct sums {
+        const float* data;
+        std::size_t step;
+
+        template <std::size_t Number>
+        [[nodiscard]] typename Machine::reg sum() const noexcept {
+            return Machine::load_aligned(data + Number * step);
+        }
+    };
+    template <class View, class Products>
+    using place = engine_detail::place<host_numbers<Machine>, View, Products>;
+
+    // Products, and the formula in the registers of their sums.
+    template <class Products, class View, class Store>
+    static void multiply(const call_arguments& of, const Products& products, const activations& in,
+                         std::byte* memory, const View& view, const Store& store) {
+        products.packed().run(
+            in, reinterpret_cast<float*>(memory), of.workers, of.execute,
+            [&](std::size_t first, std::size_t count, std::size_t first_feature, std::size_t features,
+                const auto& of_group) {
+                for (std::size_t t = 0; t < count; ++t) {
+                    // The rows of a call lie anywhere in their tables: ask for the next token's
+                    // before they are due.
+                    if (t + 1 < count) coming(view, store, first + t + 1, first_feature, features);
+                    const token at = token_at(view, first + t);
+                    for (std::size_t i = 0; i < features; i += Machine::lane_count) {
+                        const std::size_t left = std::min(Machine::lane_count, features - i);
+                        const place<View, sums> here{
+                            view, at, first_feature + i, left, {of_group.at(t, i), of_group.step()}};
+                        store(first + t, first_feature + i,
+                              typename Machine::reg(evaluate(view.source, here)), left);
+                    }
+                }
+            });
+    }
+    // The formula of a tree without products, token by token: its norms first.
+    template <class View, class Store>
+    static void evaluate_rows(const call_arguments& of, const View& view, const Store& store) {
+        for_tokens(of, view.outputs, [&](std::size_t t) noexcept {
+            scale_row(view, t);
+            const token at = token_at(view, t);
+            for (std::size_t j = 0; j < view.outputs; j += Machine::lane_count) {
+                const std::size_t left = std::min(Machine::lane_count, view.outputs - j);
+                const place<View, engine_detail::no_products> here{view, at, j, left, {}};
+                store(t, j, typename Machine::reg(evaluate(view.source, here)), left);
+            }
+        });
+    }
+    // The norms of all rows.
+    template <class View>
+    static void scale_rows(const call_arguments& of, const View& view) {
+        if constexpr (count_of<decltype(View::source)>(tensor_kind::row_scale) > 0)
+            for_tokens(of, view.outputs, [&](std::size_t t) noexcept { scale_row(view, t); });
+    }
+    // Asks the cache for the numbers that the formula will read of a token's rows at some features.
+    template <class View>
+    static void ask(const View& view, std::size_t t, std::size_t first, std::size_t count) noexcept {
+        for (std::size_t n = 0; n < View::tables; ++n)
+            ask_for(view.rows[n].of_token[t], view.rows[n].type, first, count);
+        if constexpr (View::row_sources > View::tables)
+            for (const engine_detail::slot& s : view.slots) {
+                if (s.expert_step == 0) continue;
+                const auto* const chosen = reinterpret_cast<const choice<float>*>(view.state_of(t) + s.state);
+                for (std::size_t i = 0; i < s.choices; ++i)
+                    ask_for(host_numbers<Machine>::row_at(
+                                view.rows[s.table].of_token[t], s.type,
+                                static_cast<std::size_t>(chosen[i].expert) * s.expert_step),
+                            s.type, first, count);
+            }
+    }
+
+private:
+    template <class View, class Store>
+    static void coming(const View& view, const Store& store, std::size_t t, std::size_t first,
+                       std::size_t count) noexcept {
+        ask(view, t, first, count);
+        if constexpr (requires { store.coming(t, first, count); }) store.coming(t, first, count);
+    }
+    template <class View>
+    static void scale_row(const View& view, std::size_t t) noexcept {
+        visit_nodes(view.source, [&]<std::size_t First>(const auto& node) {
+            if constexpr (row_normed_source<std::remove_cvref_t<decltype(node)>>) {
+                const token at = token_at(view, t);
+                typename Machine::reg squares(0.0f);
+                for (std::size_t j = 0; j < view.outputs; j += Machine::lane_count) {
+                    const std::size_t left = std::min(Machine::lane_count, view.outputs - j);
+                    const place<View, engine_detail::no_products> here{view, at, j, left, {}};
+                    squares = Machine::add_square(row_value<First>(node, here), left, squares);
+                }
+                view.state_of(t)[view.slots[First].state] = static_cast<float>(
+                    node.norm.scale(Machine::sum(squares), static_cast<float>(view.outputs)));
+            }
+        });
+    }
+    static void ask_for(const typename Machine::table_storage* row, dtype type, std::size_t first,
+                        std::size_t count) noexcept {
+        const auto bytes = [&](std::size_t i) {
+            return reinterpret_cast<const std::byte*>(host_numbers<Machine>::row_at(row, type, i));
+        };
+        for (const std::byte *at = bytes(first), *end = bytes(first + count); at < end; at += 64)
+            __builtin_prefetch(at);
+    }
+};
+
+// What a prepared block is computed with.
+template <class Machine, block_policy Block>
+class engine : public engine_detail::layer_rows<host<Machine>, Block> {
+public:
+    engine(const Block& block, const binding& bound)
+        : engine_detail::layer_rows<host<Machine>, Block>(block, bound, bound.formats) {}
+};
+
+}  // namespace cpu_detail
+
+TIFFIN_END

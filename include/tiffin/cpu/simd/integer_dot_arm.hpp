@@ -1,0 +1,56 @@
+// Sums of products of small whole numbers with the dot product of 64-bit Arm, which phones have had since
+// 2018.
+#pragma once
+
+#include <tiffin/cpu/simd/lanes.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// Signed bytes joined by four; 4 bits count as 0 to 15.
+template <bool Nibbles>
+struct signed_fours_dot {
+    static constexpr std::size_t group = 4;
+    static constexpr int bias = Nibbles ? 8 : 0;
+    static constexpr int stored_bias = 0;
+    using input = std::int8_t;
+    using weights = int8x16_t;
+    using sums = int32x4_t;
+
+    template <int Half>
+    static weights load(const std::byte* from) noexcept {
+        const uint8x16_t bytes = vld1q_u8(reinterpret_cast<const std::uint8_t*>(from));
+        if constexpr (!Nibbles)
+            return vreinterpretq_s8_u8(bytes);
+        else if constexpr (Half == 0)
+            return vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
+        else
+            return vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
+    }
+    static void add(sums& to, weights w, const input* x) noexcept {
+        std::int32_t bits;
+        std::memcpy(&bits, x, sizeof bits);
+        to = vdotq_s32(to, w, vreinterpretq_s8_s32(vdupq_n_s32(bits)));
+        pin(to);
+    }
+    static auto total(sums of) noexcept { return vcvtq_f32_s32(of); }
+};
+
+template <bool Nibbles>
+auto machine_dot(xsimd::neon64, std::bool_constant<Nibbles>) {
+    return signed_fours_dot<Nibbles>{};
+}
+
+}  // namespace simd_detail
+
+TIFFIN_END
+
+#endif

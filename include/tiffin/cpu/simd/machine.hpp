@@ -1,0 +1,116 @@
+// Registers, activations and products of the simd backend: what a stage is computed with.
+#pragma once
+
+#include <tiffin/bind/stored_numbers.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/output.hpp>
+#include <tiffin/cpu/simd/products.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+template <format_policy Weights, format_policy Tables, activation_format Activations, class Arch>
+struct machine {
+    using reg = lanes<Arch>;
+    using table_storage = typename Tables::storage;
+    using table_numbers = stored_numbers<Tables>;
+    using activations = simd_detail::activations;
+    template <std::size_t Count>
+    using products = simd_detail::products<Arch, Weights, Activations, Count>;
+    // Of routers: a route must not depend on how weights are stored and activations rounded.
+    using exact_products = simd_detail::products<Arch, f32, f32, 1>;
+    static constexpr std::size_t lane_count = width<Arch>;
+
+    // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line.
+    struct buffer {
+        float* data;
+        std::size_t tokens;
+        std::size_t features;
+
+        static constexpr std::size_t numbers(std::size_t tokens, std::size_t features) noexcept {
+            return blocked_size(tokens, features);
+        }
+        [[nodiscard]] activations view() const noexcept { return {data, tokens}; }
+    };
+
+    static reg load(const float* from, std::size_t count) noexcept {
+        return simd_detail::load<f32, Arch>(from, count);
+    }
+    static reg load_aligned(const float* from) noexcept { return reg::load_aligned(from); }
+    // A register of a table's row, from number `first` on; `type` where Tables is any_format.
+    static reg load_row(const table_storage* row, [[maybe_unused]] dtype type, std::size_t first,
+                        std::size_t count) noexcept {
+        if constexpr (codec<Tables>)
+            return simd_detail::load_row<Tables, Arch>(row, first, count);
+        else
+            return with_format(type, [=](auto format) {
+                using stored = typename decltype(format)::storage;
+                return simd_detail::load_row<decltype(format), Arch>(reinterpret_cast<const stored*>(row),
+                                                                     first, count);
+            });
+    }
+    static void store(const reg& from, float* to, std::size_t count) noexcept {
+        simd_detail::store<Arch>(from, to, count);
+    }
+    static reg multiply_add(const reg& a, const reg& b, const reg& c) noexcept {
+        return simd_detail::multiply_add<Arch>(a, b, c);
+    }
+    template <class Formula, class... Registers>
+    static reg apply(const Formula& formula, const Registers&... in) {
+        return simd_detail::apply<Arch>(formula, in...);
+    }
+    // sums + v^2 in the first `count` lanes.
+    static reg add_square(reg v, std::size_t count, const reg& sums) noexcept {
+        if (count < lane_count) {
+            alignas(64) float part[lane_count] = {};
+            simd_detail::store<Arch>(v, part, count);
+            v = reg::load_aligned(part);
+        }
+        return multiply_add(v, v, sums);
+    }
+    // The lanes added from the first to the last.
+    static float sum(const reg& v) noexcept {
+        alignas(64) float parts[lane_count];
+        v.store_aligned(parts);
+        float total = 0;
+        for (const float part : parts) total += part;
+        return total;
+    }
+
+    static void put(const reg& value, const buffer& to, std::size_t token, std::size_t feature,
+                    std::size_t /*count*/) noexcept {
+        const std::size_t inside = feature % depth_block;
+        value.store_aligned(to.data + (feature - inside) * to.tokens + token * depth_block + inside);
+    }
+    static void copy_token(const activations& from, std::size_t token, const buffer& to,
+                           std::size_t i) noexcept {
+        for (std::size_t k0 = 0; k0 < to.features; k0 += depth_block)
+            std::memcpy(to.data + k0 * to.tokens + i * depth_block, from.row(k0, token),
+                        std::min(depth_block, to.features - k0) * sizeof(float));
+    }
+
+    // The rows of x, or of another input, that a call is about. A single row is in the form wanted as it
+    // stands.
+    static constexpr std::size_t input_numbers(std::size_t tokens, std::size_t features) noexcept {
+        return tokens > 1 ? blocked_size(tokens, features) : 0;
+    }
+    static activations inputs(const call_arguments& call, const matrix_view<const float>& x, float* memory) {
+        if (call.tokens == 1) return {x.row(call.row(0)), 1};
+        const std::size_t features = x.cols;
+        cpu_detail::for_tokens(call, features, [&](std::size_t t) noexcept {
+            for (std::size_t k0 = 0; k0 < features; k0 += depth_block)
+                std::memcpy(memory + k0 * call.tokens + t * depth_block, x.row(call.row(t)) + k0,
+                            std::min(depth_block, features - k0) * sizeof(float));
+        });
+        return {memory, call.tokens};
+    }
+};
+
+}  // namespace simd_detail
+
+TIFFIN_END

@@ -1,0 +1,137 @@
+// What is done with panels of weights of one number format: packing, unpacking, multiplying.
+#pragma once
+
+#include <tiffin/cpu/simd/panel_product.hpp>
+#include <tiffin/format/paired.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// A part of a weight (outputs, inputs): `columns` outputs from `first` on, `depth` inputs from k0 on.
+struct weight_part {
+    const tensor_view& weight;
+    std::size_t outputs, inputs;
+    std::size_t first, columns;
+    std::size_t k0, depth;
+};
+
+// Puts a part into a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
+template <class Product, codec Format>
+void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
+    using storage = typename Format::storage;
+    std::array<float, Format::block> numbers{};
+    for (std::size_t j = 0; j < part.columns; ++j) {
+        const std::size_t row = (part.first + j) * part.inputs + part.k0;
+        for (std::size_t k = 0; k < part.depth; k += Format::block) {
+            storage block{};
+            if (part.first + j >= part.outputs || part.k0 + k >= part.inputs) {
+                Format::encode(numbers.data(), block);
+            } else if (is_stored_as<Format>(part.weight.type)) {
+                std::memcpy(&block,
+                            static_cast<const std::byte*>(part.weight.data) +
+                                (row + k) / Format::block * sizeof block,
+                            sizeof block);
+            } else {
+                for (std::size_t i = 0; i < Format::block; ++i)
+                    numbers[i] = load_as_f32(part.weight.data, part.weight.type, row + k + i);
+                Format::encode(numbers.data(), block);
+                numbers = {};
+            }
+            Product::put(block, k, column + j, to);
+        }
+    }
+}
+
+struct panel_kernels {
+    std::size_t block;           // inputs stored together
+    std::size_t block_bytes;     // of one output
+    std::size_t step;            // inputs are packed in multiples of this
+    std::size_t row_bytes;       // of a token's depth block of activations
+    std::size_t few_tokens;      // up to which panels_at_once are read at a time; over 2 only of f32
+    std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
+    const tile_function* tiles;  // of n tokens: tiles[n - 1]
+    const tile_function* side_by_side;  // of n of the few tokens and panels_at_once panels
+    const tile_function* unpacked_tiles;
+    void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
+    void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
+    void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
+
+    [[nodiscard]] std::size_t bytes(std::size_t numbers) const noexcept {
+        return numbers / block * block_bytes;
+    }
+};
+
+// The tiles of 1, 2, ... tokens.
+template <class Product, std::size_t... T>
+inline constexpr std::array<tile_function, sizeof...(T)> tiles{{Product::template tile<T + 1, 1>...}};
+template <class Product, std::size_t... T>
+inline constexpr std::array<tile_function, sizeof...(T)> unpacked_tiles{
+    {Product::template unpacked_tile<T + 1>...}};
+
+template <class Product>
+inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T...>) {
+    return std::array<tile_function, sizeof...(T)>{{Product::template tile<T + 1, panels_at_once>...}};
+}
+(std::make_index_sequence<few_tokens>{});
+
+// Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
+template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequence<T...>) {
+    using product = panel_product<Arch, Weights, Activations, Registers>;
+    panel_kernels made{.block = Weights::block,
+                       .block_bytes = sizeof(typename Weights::storage),
+                       .step = product::step,
+                       .row_bytes = product::row_bytes,
+                       .few_tokens = std::same_as<Weights, f32> ? 4 : few_tokens,
+                       .unpack_from = ~std::size_t{0},
+                       .tiles = tiles<product, T...>.data(),
+                       .side_by_side = side_by_side<product>.data(),
+                       .unpacked_tiles = nullptr,
+                       .round = nullptr,
+                       .unpack = nullptr,
+                       .pack = &pack<product, Weights>};
+    if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
+    if constexpr (product::unpacks) {
+        made.unpack_from = 3;
+        made.unpack = &product::unpack;
+        made.unpacked_tiles = unpacked_tiles<product, T...>.data();
+    }
+    return made;
+}
+(std::make_index_sequence<tile_tokens<Arch, Registers>>{});
+
+// One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
+template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+[[gnu::noinline]] const panel_kernels& kernels() noexcept {
+    return kernels_of<Arch, Weights, Activations, Registers>;
+}
+
+// The kernels of formats, or those that `formats` names where they are known at run time only.
+template <class Arch, format_policy Weights, activation_format Activations, std::size_t Registers>
+const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
+    const auto of = [&](auto weights) -> const panel_kernels& {
+        using format = decltype(weights);
+        if constexpr (codec<Activations>)
+            return kernels<Arch, format, Activations, Registers>();
+        else if (formats.activations.type == dtype::f32)
+            return kernels<Arch, format, f32, Registers>();
+        else
+            return kernels<Arch, format, decltype(pair_of<Arch, format>()), Registers>();
+    };
+    if constexpr (codec<Weights>)
+        return of(Weights{});
+    else
+        return with_format(formats.weights.type, of);
+}
+
+}  // namespace simd_detail
+
+TIFFIN_END

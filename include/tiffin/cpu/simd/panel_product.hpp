@@ -1,0 +1,121 @@
+// How panels of one number format are multiplied with activations of another.
+#pragma once
+
+#include <tiffin/cpu/simd/bf16_tile.hpp>
+#include <tiffin/cpu/simd/integer_tile.hpp>
+#include <tiffin/cpu/simd/tile.hpp>
+#include <tiffin/cpu/simd/unit.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <utility>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
+// A panel_product has
+//   step         inputs are packed in multiples of this;
+//   row_bytes    of a token's depth block of activations;
+//   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
+//   round(from, depth, to)        rounds activations; only where they are not used as they are;
+//   tile<Tokens, Panels>          a tile_function;
+//   unpack(panel, depth, to), unpacked_tile<Tokens>   the same in two parts, for many tiles of one panel: no
+//                                 more bytes than depth_block inputs take as f32.
+
+// Activations that stay f32, or are rounded and widened again; weights are widened.
+template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+struct panel_product {
+    static constexpr std::size_t step = Weights::block;
+    static constexpr std::size_t row_bytes = depth_block * sizeof(float);
+    static constexpr bool unpacks = !std::same_as<Weights, f32>;
+
+    static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
+                    std::byte* to) noexcept {
+        unit<Arch, Weights, Registers>::put(
+            block, column, to + k / Weights::block * (Registers * width<Arch> * sizeof block));
+    }
+    static void round(const float* from, std::size_t depth, std::byte* to) noexcept
+        requires(!std::same_as<Activations, f32>) {
+        auto* const numbers = reinterpret_cast<float*>(to);
+        for (std::size_t k = 0; k < depth; k += Activations::block) {
+            if constexpr (requires { Activations::round(from, numbers); }) {
+                Activations::round(from + k, numbers + k);
+            } else {
+                typename Activations::storage block;
+                Activations::encode(from + k, block);
+                Activations::decode(block, numbers + k);
+            }
+        }
+    }
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_tile<Arch, Weights, Registers, Tokens, Panels>;
+    template <std::size_t Tokens>
+    static constexpr tile_function unpacked_tile = &multiply_tile<Arch, f32, Registers, Tokens, 1>;
+    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
+        simd_detail::unpack<Arch, Weights, Registers>(from, depth, to);
+    }
+};
+
+// Whole numbers: the activations' of 8 bits, the weights' of 8 or 4.
+template <class Arch, codec Weights, std::size_t Registers>
+    requires(std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
+struct panel_product<Arch, Weights, q8_0, Registers> {
+    using panel = integer_panel<Arch, Weights, Registers>;
+    using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;
+    static constexpr std::size_t step = Weights::block;
+    static constexpr std::size_t row_bytes = sizeof(integer_row<typename panel::dot>);
+    // Widening bytes is free beside the products, taking 4 bits apart is not.
+    static constexpr bool unpacks = std::same_as<Weights, q4_0>;
+
+    static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
+                    std::byte* to) noexcept {
+        panel::put(block, column, to + k / Weights::block * panel::unit_bytes);
+    }
+    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
+        round_to_integers<Arch, typename panel::dot>(from, depth, to);
+    }
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens, Panels>;
+    template <std::size_t Tokens>
+    static constexpr tile_function unpacked_tile =
+        &multiply_integer_tile<unpacked_panel, Registers, Tokens, 1>;
+    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
+        static_assert(unpacked_panel::unit_bytes <= Weights::block * Registers * width<Arch> * sizeof(float));
+        unpacked_panel::unpack(from, depth, to);
+    }
+};
+
+// Pairs of bf16.
+template <class Arch, std::size_t Registers>
+struct panel_product<Arch, bf16, bf16, Registers> {
+    static constexpr std::size_t step = 2;
+    static constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);
+    static constexpr bool unpacks = false;
+
+    static void put(const bf16::storage& number, std::size_t k, std::size_t column, std::byte* to) noexcept {
+        bf16_panel<Arch, Registers>::put(number, k, column, to);
+    }
+    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
+        round_to_bf16(from, depth, to);
+    }
+    template <std::size_t Tokens, std::size_t Panels>
+    static constexpr tile_function tile = &multiply_bf16_tile<Arch, Registers, Tokens, Panels>;
+};
+
+// The format of activations that `paired` stands for.
+template <class Arch, codec Weights>
+constexpr auto pair_of() noexcept {
+    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
+        return q8_0{};
+    else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
+        return bf16{};
+    else
+        return f32{};
+}
+
+}  // namespace simd_detail
+
+TIFFIN_END

@@ -1,0 +1,134 @@
+// The innermost product: a few tokens times one panel of packed weights, in registers.
+#pragma once
+
+#include <tiffin/cpu/simd/unit.hpp>
+
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// Inputs are taken in blocks of this many: a block of one panel (32 KiB at 2 registers of 16) stays
+// in the first-level cache while the token tiles pass over it.
+inline constexpr std::size_t depth_block = 256;
+
+// Accumulators that fit into registers beside the weights and one broadcast input.
+template <class Arch>
+inline constexpr std::size_t accumulators = [] {
+#if defined(__AVX512F__) || defined(__aarch64__)
+    return std::size_t{24};
+#else
+    return std::size_t{12};
+#endif
+}();
+
+// Tokens of a tile whose panels are `Registers` wide.
+template <class Arch, std::size_t Registers>
+inline constexpr std::size_t tile_tokens =
+    accumulators<Arch> / Registers > 0 ? accumulators<Arch> / Registers : 1;
+
+// Stored weights that a tile asks the cache for while it computes: the part of the next block that
+// is this tile's to fetch, `lines` cache lines every `ask_every` inputs. In larger bursts the requests
+// take the line buffers that the tile's own weights need: 8 inputs apart cost 7 % at 8 tokens.
+inline constexpr std::size_t ask_every = 4;
+struct ahead {
+    const std::byte* from = nullptr;
+    std::size_t lines = 0;
+
+    [[gnu::always_inline]] void ask() noexcept {
+        for (std::size_t i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from, 0, 2);
+    }
+};
+
+// Panels that few tokens take at once. The memory is read as so many streams, each from front to back: the
+// hardware follows several further than one, as it stops at the end of every page (1 token, AVX2: 27 GB/s of
+// q8_0 from one stream, 34 from four).
+inline constexpr std::size_t panels_at_once = 4;
+// Tokens up to which one tile takes them: memory is then slower than the arithmetic whatever the format, so
+// that sums may be spilled.
+inline constexpr std::size_t few_tokens = 2;
+// Inputs after which the next of the panels has its turn, for tokens whose sums of one panel fill the
+// registers (4 tokens, f32, one thread of an AVX2 machine: 10.6 ms instead of 12.6; the same in minutes in
+// which others use the memory). Widening the weights a turn at a time costs narrower formats more than that.
+inline constexpr std::size_t turn = 16;
+
+// acc[panel][token][register] (+)= sum over k of x[token][k] w[panel][k][register].
+// Shapes: `rows` holds x of a depth block, depth_block floats per token; w is a packed block (depth,
+//   Registers) of each panel, `apart` bytes from one to the next; acc (Panels, Tokens, Registers) registers
+//   in memory, read first unless `fresh`.
+// Numerics: one fused multiply-add a term, k ascending, one accumulator per output; weights are widened
+//   exactly. Neither the tile's size nor the passage of the accumulators through memory changes a bit.
+template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
+void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w, std::size_t apart,
+                   float* acc, bool fresh, ahead next) noexcept {
+    using reg = lanes<Arch>;
+    using stored = unit<Arch, Format, Registers>;
+    const auto* x = reinterpret_cast<const float*>(rows);
+    reg sums[Panels * Tokens][Registers];
+    TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[i][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (i * Registers + r) * width<Arch>);
+    // The inputs that are stored together.
+    const auto step = [&]() __attribute__((always_inline)) {
+        TIFFIN_UNROLL(8)
+        for (std::size_t p = 0; p < Panels; ++p) {
+            const float* at = x;
+            stored::each(
+                w + p * apart, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
+                    if (Format::block > 1 && p == 0 && static_cast<std::size_t>(at - x) % ask_every == 0)
+                        next.ask();
+                    TIFFIN_UNROLL(24)
+                    for (std::size_t r = 0; Tokens > 1 && r < Registers; ++r) pin(weight[r].data);
+                    TIFFIN_UNROLL(24)
+                    for (std::size_t t = 0; t < Tokens; ++t) {
+                        const reg input(at[t * depth_block]);
+                        TIFFIN_UNROLL(24)
+                        for (std::size_t r = 0; r < Registers; ++r) {
+                            reg& sum = sums[p * Tokens + t][r];
+                            sum = multiply_add<Arch>(input, weight[r], sum);
+                            pin(sum.data);
+                        }
+                    }
+                    ++at;
+                });
+        }
+        x += Format::block;
+        w += stored::numbers * sizeof(typename Format::storage);
+    };
+    std::size_t k = 0;
+    if constexpr (Format::block == 1)
+        for (; k + ask_every <= depth; k += ask_every) {
+            next.ask();
+            TIFFIN_UNROLL(4)
+            for (std::size_t u = 0; u < ask_every; ++u) step();
+        }
+    for (; k < depth; k += Format::block) step();
+    TIFFIN_UNROLL(24)
+    for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r)
+        sums[i][r].store_aligned(acc + (i * Registers + r) * width<Arch>);
+}
+
+// A packed block (depth, Registers) widened to f32.
+template <class Arch, codec Format, std::size_t Registers>
+void unpack(const std::byte* from, std::size_t depth, std::byte* to_bytes) noexcept {
+    using stored = unit<Arch, Format, Registers>;
+    auto* to = reinterpret_cast<float*>(to_bytes);
+    for (std::size_t k = 0; k < depth; k += Format::block) {
+        stored::each(
+            from, [&](const lanes<Arch>(&weight)[Registers]) __attribute__((always_inline)) {
+                TIFFIN_UNROLL(24)
+                for (std::size_t r = 0; r < Registers; ++r, to += width<Arch>) weight[r].store_aligned(to);
+            });
+        from += stored::numbers * sizeof(typename Format::storage);
+    }
+}
+
+using tile_function = void (*)(const std::byte*, std::size_t, const std::byte*, std::size_t, float*, bool,
+                               ahead) noexcept;
+
+}  // namespace simd_detail
+
+TIFFIN_END

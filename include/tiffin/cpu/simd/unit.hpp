@@ -1,0 +1,149 @@
+// Stored weights in registers: what a block of a number format looks like within a panel.
+#pragma once
+
+#include <tiffin/cpu/simd/lanes.hpp>
+#include <tiffin/format/any_format.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// One block of a format for all outputs of a panel: Format::block inputs of Registers registers. It takes
+// the bytes of as many blocks as there are outputs, in an order that suits the registers.
+//   put(block, column, unit) puts the block of one output in its place;
+//   each(unit, visit) calls visit(weights) with the registers of one input after the other.
+template <class Arch, codec Format, std::size_t Registers>
+struct unit {
+    static constexpr std::size_t numbers = Registers * width<Arch>;
+    using storage = typename Format::storage;
+
+    static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
+        std::memcpy(to + column * sizeof block, &block, sizeof block);
+    }
+    template <class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+        lanes<Arch> weights[Registers];
+        if constexpr (Format::block == 1) {
+            const auto* const at = reinterpret_cast<const storage*>(from);
+            TIFFIN_UNROLL(24)
+            for (std::size_t r = 0; r < Registers; ++r)
+                weights[r] = load<Format, Arch>(at + r * width<Arch>, width<Arch>);
+            visit(weights);
+        } else {
+            // Any format of blocks: decoded as a whole.
+            alignas(64) std::array<float, Format::block * numbers> decoded;
+            std::array<float, Format::block> one;
+            for (std::size_t c = 0; c < numbers; ++c) {
+                storage block;
+                std::memcpy(&block, from + c * sizeof block, sizeof block);
+                Format::decode(block, one.data());
+                for (std::size_t k = 0; k < Format::block; ++k) decoded[k * numbers + c] = one[k];
+            }
+            for (std::size_t k = 0; k < Format::block; ++k) {
+                TIFFIN_UNROLL(24)
+                for (std::size_t r = 0; r < Registers; ++r)
+                    weights[r] = lanes<Arch>::load_aligned(decoded.data() + k * numbers + r * width<Arch>);
+                visit(weights);
+            }
+        }
+    }
+};
+
+// A block that is an f16 scale and bytes: the scales of all outputs, then a row of their bytes after the
+// other.
+template <class Arch, codec Format, std::size_t Registers>
+struct scaled_unit {
+    static constexpr std::size_t numbers = Registers * width<Arch>;
+    static constexpr std::size_t scale_bytes = sizeof(std::uint16_t);
+    using storage = typename Format::storage;
+
+    static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
+        const auto* const bytes = reinterpret_cast<const std::byte*>(&block);
+        std::memcpy(to + column * scale_bytes, bytes, scale_bytes);
+        for (std::size_t k = 0; k + scale_bytes < sizeof block; ++k)
+            to[(scale_bytes + k) * numbers + column] = bytes[scale_bytes + k];
+    }
+
+protected:
+    [[gnu::always_inline]] static void load_scales(const std::byte* from, lanes<Arch>* scale) noexcept {
+        const auto* const at = reinterpret_cast<const std::uint16_t*>(from);
+        TIFFIN_UNROLL(24)
+        for (std::size_t r = 0; r < Registers; ++r) scale[r] = load_all<f16, Arch>(at + r * width<Arch>);
+    }
+    // Calls visit(weights) for each of `rows` rows, a register being scale * widened(bytes).
+    template <class Byte, class Widen, class Visit>
+    [[gnu::always_inline]] static void each_row(const std::byte* from, std::size_t rows,
+                                                const lanes<Arch>* scale, const Widen& widened,
+                                                const Visit& visit) noexcept {
+        const auto* at = reinterpret_cast<const Byte*>(from + numbers * scale_bytes);
+        for (std::size_t k = 0; k < rows; ++k, at += numbers) {
+            lanes<Arch> weights[Registers];
+            TIFFIN_UNROLL(24)
+            for (std::size_t r = 0; r < Registers; ++r) weights[r] = scale[r] * widened(at + r * width<Arch>);
+            visit(weights);
+        }
+    }
+};
+
+template <class Arch, std::size_t Registers>
+struct unit<Arch, q8_0, Registers> : scaled_unit<Arch, q8_0, Registers> {
+    template <class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+        lanes<Arch> scale[Registers];
+        unit::load_scales(from, scale);
+        unit::template each_row<std::int8_t>(
+            from, q8_0::block, scale, [](const std::int8_t* at) { return widen<Arch>(at); }, visit);
+    }
+};
+
+// Numbers k and k + 16 lie in row k.
+template <class Arch, std::size_t Registers>
+struct unit<Arch, q4_0, Registers> : scaled_unit<Arch, q4_0, Registers> {
+    template <class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+        lanes<Arch> scale[Registers];
+        unit::load_scales(from, scale);
+        unit::template each_row<std::uint8_t>(
+            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 0>(at); },
+            visit);
+        unit::template each_row<std::uint8_t>(
+            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 4>(at); },
+            visit);
+    }
+};
+
+// A register of a row of blocks, from number `first` on; width<Arch> numbers of one or more blocks.
+template <codec Format, class Arch>
+lanes<Arch> load_row(const typename Format::storage* row, std::size_t first, std::size_t count) noexcept {
+    if constexpr (Format::block == 1) {
+        return load<Format, Arch>(row + first, count);
+    } else {
+        const auto& block = row[first / Format::block];
+        const std::size_t inside = first % Format::block;
+        if constexpr (std::same_as<Format, q8_0>) {
+            return lanes<Arch>(f16_to_f32(block.scale)) * widen<Arch>(block.values.data() + inside);
+        } else if constexpr (std::same_as<Format, q4_0>) {
+            const lanes<Arch> scale(f16_to_f32(block.scale));
+            const std::uint8_t* const pairs = block.pairs.data() + inside % 16;
+            return scale * (inside < 16 ? widen_nibbles<Arch, 0>(pairs) : widen_nibbles<Arch, 4>(pairs));
+        } else {
+            alignas(64) float part[width<Arch>] = {};
+            std::array<float, Format::block> numbers;
+            for (std::size_t done = 0; done < count;) {
+                const std::size_t from = (first + done) % Format::block;
+                Format::decode(row[(first + done) / Format::block], numbers.data());
+                for (std::size_t i = from; i < Format::block && done < count; ++i) part[done++] = numbers[i];
+            }
+            return lanes<Arch>::load_aligned(part);
+        }
+    }
+}
+
+}  // namespace simd_detail
+
+TIFFIN_END

@@ -1,0 +1,178 @@
+// A source with its tensors, as whatever computes it sees it: on the host by reference, in a kernel by value.
+#pragma once
+
+#include <tiffin/dtype.hpp>
+#include <tiffin/grammar/tree.hpp>
+#include <tiffin/router/selection.hpp>
+
+#include <concepts>
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace engine_detail {
+
+// The features that a source yields and reads, and those of the residual.
+struct source_sizes {
+    std::size_t outputs;
+    std::size_t inputs;
+    std::size_t d_model;
+};
+
+// What is kept of one tensor of a tree. Which members count is the kind's business.
+struct slot {
+    const void* numbers = nullptr;  // vector: f32; low_rank_out: as the target packs a bank
+    float number = 0;               // scalar, row_width
+    dtype type = dtype::f32;        // of a table's or a pool's numbers
+    std::size_t expert_step = 0;    // pool: numbers from one expert's row to the next's
+    std::size_t table = 0;          // table, pool: which of the view's rows
+    std::size_t experts = 0;
+    std::size_t rank = 0;
+    std::size_t choices = 0;
+    std::size_t state = 0;  // where a token's state of this tensor begins
+};
+
+// The choices of each token, `stride` floats apart.
+struct chosen_experts {
+    float* state;
+    std::size_t stride;
+    std::size_t choices;
+
+    TIFFIN_HD choice<float>* of(std::size_t t) const {
+        return reinterpret_cast<choice<float>*>(state + t * stride);
+    }
+};
+
+// Target: where this is computed (see target.hpp). A token's state are `state_numbers` floats: choices and
+// rank numbers of routers, scales of norms, rows of chains.
+template <class Target, source_policy Source>
+struct view {
+    using target = Target;
+    static constexpr std::size_t tables = count_of<Source>(tensor_kind::table);
+    static constexpr std::size_t row_sources = tables + count_of<Source>(tensor_kind::pool);
+
+    Source source;
+    slot slots[slot_count<Source>() + 1] = {};
+    typename Target::table_rows rows[row_sources + 1] = {};
+    std::size_t outputs = 0;
+    std::size_t state_numbers = 0;
+    float* state = nullptr;
+    typename Target::call_view call{};
+
+    [[nodiscard]] TIFFIN_HD float* state_of(std::size_t t) const { return state + t * state_numbers; }
+};
+
+// The value of a place's last step, where the formula above it is evaluated.
+template <std::size_t Slot, class Register>
+struct last_step {
+    const Register& value;
+};
+// Where a formula sees no products.
+struct no_products {};
+
+// The place (token, register of features) of a source. Numbers: how registers are read (see target.hpp).
+// Products: the sums of this place, by sum<number>(); or last_step.
+template <class Numbers, class View, class Products>
+struct place {
+    using reg = typename Numbers::reg;
+    using source_type = decltype(View::source);
+
+    const View& view;
+    const typename View::target::token& token;
+    std::size_t feature;
+    std::size_t count;  // features of this register that exist
+    Products products;
+
+    template <std::size_t Slot, class Tensor>
+    [[nodiscard]] TIFFIN_HD reg value() const {
+        constexpr tensor_kind kind = Tensor::kind;
+        const slot& s = view.slots[Slot];
+        if constexpr (kind == tensor_kind::projection) {
+            return products.template sum<ordinal_of<source_type, Slot>>();
+        } else if constexpr (kind == tensor_kind::table) {
+            return Numbers::load_row(View::target::row(view, token, s.table), s.type, feature, count);
+        } else if constexpr (kind == tensor_kind::vector) {
+            return s.numbers != nullptr
+                       ? Numbers::load_vector(static_cast<const float*>(s.numbers), feature, count)
+                       : reg(0.0f);
+        } else if constexpr (kind == tensor_kind::scalar || kind == tensor_kind::row_width) {
+            return reg(s.number);
+        } else if constexpr (kind == tensor_kind::row_scale) {
+            return reg(token.state[s.state]);
+        } else if constexpr (kind == tensor_kind::computed) {
+            if constexpr (std::same_as<Products, last_step<Slot, reg>>)
+                return products.value;
+            else
+                return Numbers::load(token.state + s.state + feature, count);
+        } else if constexpr (kind == tensor_kind::given) {
+            return Numbers::load_given(token.given + feature, count);
+        } else if constexpr (kind == tensor_kind::pool) {
+            return mixed_rows(s);
+        } else {
+            static_assert(kind == tensor_kind::low_rank_out,
+                          "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
+            return low_rank(s);
+        }
+    }
+    template <class Formula>
+    [[nodiscard]] TIFFIN_HD reg by_number(const Formula& formula,
+                                          const std::same_as<reg> auto&... values) const {
+        return Numbers::apply(formula, values...);
+    }
+
+private:
+    [[nodiscard]] TIFFIN_HD reg mixed_rows(const slot& s) const {
+        const auto* const first = View::target::row(view, token, s.table);
+        const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
+        reg total(0.0f);
+        for (std::size_t i = 0; i < s.choices; ++i) {
+            const auto* const row =
+                Numbers::row_at(first, s.type, static_cast<std::size_t>(chosen[i].expert) * s.expert_step);
+            total = Numbers::multiply_add(reg(chosen[i].weight),
+                                          Numbers::load_row(row, s.type, feature, count), total);
+        }
+        return total;
+    }
+    [[nodiscard]] TIFFIN_HD reg low_rank(const slot& s) const {
+        const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
+        const float* z = token.state + s.state + 2 * s.choices;
+        reg total(0.0f);
+        for (std::size_t i = 0; i < s.choices; ++i, z += s.rank) {
+            const auto bank =
+                Numbers::bank(s, static_cast<std::size_t>(chosen[i].expert), view.outputs, feature);
+            const auto* b = bank.first;
+            reg sum(0.0f);
+            for (std::size_t r = 0; r < s.rank; ++r, b += bank.step)
+                sum = Numbers::multiply_add(reg(z[r]), Numbers::load_bank(b, count), sum);
+            total = Numbers::multiply_add(reg(chosen[i].weight), sum, total);
+        }
+        return total;
+    }
+};
+
+// What stands above the last step of a chain: the formula of the tree around it, evaluated in the registers
+// that the step yields.
+template <class View, std::size_t Chain, class Store>
+struct above {
+    typename View::target::template kept<View> view;
+    Store store;
+
+    template <class Register>
+    TIFFIN_HD void operator()(std::size_t t, std::size_t feature, const Register& v,
+                              std::size_t count) const {
+        using target = typename View::target;
+        using numbers = typename target::template numbers<Register>;
+        const typename target::token token = target::token_at(view, t);
+        const place<numbers, View, last_step<Chain, Register>> here{view, token, feature, count, {v}};
+        store(t, feature, Register(evaluate(view.source, here)), count);
+    }
+    // Token t comes next: asks for what will be read of it at these features.
+    void coming(std::size_t t, std::size_t first, std::size_t count) const noexcept {
+        View::target::ask(view, t, first, count);
+        if constexpr (requires { store.coming(t, first, count); }) store.coming(t, first, count);
+    }
+};
+
+}  // namespace engine_detail
+
+TIFFIN_END

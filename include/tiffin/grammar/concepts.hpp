@@ -1,0 +1,173 @@
+// The map of the library: one concept a role.
+//
+//   a layer is one formula over sources:  y = norm( down( fusion( phi(gate), up ) ) )
+//
+//   role        what it is                                           rooms
+//   activation  z -> phi(z)                                          activation/
+//   router      token -> experts and their weights                   router/
+//   fusion      (g, u) -> h                                          fusion/
+//   norm        a row -> a row                                       norm/
+//   source      (x, token ids) -> one value per token and feature    source/, modulator/
+//   block       a source as wide as the model                        block/
+//   format      how numbers are stored                               format/
+//   executor    who runs the tasks of a call                         executor/executor.hpp
+//   backend     how a block is computed                              reference/, cpu/, cuda/
+//
+// Policies know formulas; backends know machines. Policies include nothing of a backend.
+#pragma once
+
+#include <tiffin/config.hpp>
+#include <tiffin/format/paired.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// z -> phi(z), as one template over the scalar: double, float, a SIMD register.
+template <class A>
+concept activation_policy = std::copyable<A> && requires(const A& phi, double z) {
+    { phi(z) } -> std::convertible_to<double>;
+    { phi.flops() } -> std::convertible_to<double>;
+};
+
+// (g, u) -> h, the gate's value and the up source's joined, as one template over the scalar.
+template <class F>
+concept fusion_policy = std::copyable<F> && requires(const F& fuse, double g, double u) {
+    { fuse(g, u) } -> std::convertible_to<double>;
+    { fuse.flops() } -> std::convertible_to<double>;
+};
+
+// A row is normalised in two steps: `scale` of its sum of squares and length, then
+// x -> norm(x, scale, weight) element by element. `weighted` says whether a weight (d_model) is read.
+template <class N>
+concept norm_policy = std::copyable<N> && requires(const N& norm, double v) {
+    { N::weighted } -> std::convertible_to<bool>;
+    { norm.scale(v, v) } -> std::convertible_to<double>;
+    { norm(v, v, v) } -> std::convertible_to<double>;
+    { norm.flops() } -> std::convertible_to<double>;
+};
+
+// A place whose tensors are all 0: what the concepts try a formula on.
+struct archetype_place {
+    template <tensor_declaration Tensor>
+    TIFFIN_HD double operator[](Tensor) const {
+        return 0;
+    }
+};
+
+// What backends do more for a source than evaluate its formula, it says by `using source_role = ...`, and
+// never by the name of a member: a source without a role is a formula over its tensors and parts.
+struct chain_role {};     // its parts are computed one after the other, for whole rows (see through.hpp)
+struct row_norm_role {};  // it normalises the row of its one part (see normed.hpp)
+struct routed_role {};    // a leaf that reads experts that its `router` chose (see routed_low_rank.hpp)
+
+// Its rows are computed by an engine of its own, which puts them where they belong.
+struct row_role {};
+struct mixture_role : row_role {};   // tokens are grouped by the expert that its `router` chose (mixture.hpp)
+struct residual_role : row_role {};  // its part reads the residual in x's place (see on_residual.hpp)
+struct delay_role : row_role {};     // the rows of its part arrive calls later (see delayed.hpp)
+struct repeated_role : row_role {};  // the sum of as many parts as there are at run time (parallel_of.hpp)
+struct runtime_role : row_role {};   // a source whose kind is known only at run time (see any_block.hpp)
+
+namespace detail {
+
+template <class S, class Role>
+concept has_role = requires {
+    requires std::derived_from<typename S::source_role, Role>;
+};
+
+}  // namespace detail
+
+// A source that reads tensors: a list of them and a formula over the place being computed.
+template <class S>
+concept leaf_source = std::copyable<S> && requires(const S& s, const archetype_place& at) {
+    S::tensors::size;
+    { s(at) } -> std::convertible_to<double>;
+};
+
+// A source made of sources: its parts and a formula over their values; it may have tensors of its own.
+template <class S>
+concept composite_source = std::copyable<S> && requires(const S& s) {
+    std::tuple_size<std::remove_cvref_t<decltype(s.parts())>>::value;
+    { s.flops() } -> std::convertible_to<double>;
+};
+
+// Either may refuse an option of its own that has no default: `status check() const`, which prepare() asks.
+template <class S>
+concept source_policy = leaf_source<S> || composite_source<S>;
+
+// A source whose parts are computed one after the other for a whole row, each reading the last. The tensors
+// of all but the first are called after `scope`.
+template <class S>
+concept chained_source = composite_source<S> && detail::has_role<S, chain_role>;
+
+// A node that normalises the row of its one part by its `norm`: its tensors begin with row_scale.
+template <class S>
+concept row_normed_source = composite_source<S> && detail::has_role<S, row_norm_role>;
+
+// A node whose rows an engine of its own computes: its tensors begin with computed.
+template <class S>
+concept row_source = composite_source<S> && detail::has_role<S, row_role>;
+
+// Picks experts for a token and gives each a weight: from logits (learned_router) or from a map.
+template <class R>
+concept router_policy = std::copyable<R> && requires {
+    R::tensors::size;
+};
+
+// A router whose choice is computed, as templates over the number: score(values, n) makes of all logits what
+// the choice sees, in place; weigh(logits, weights, n) gets the logits of the chosen and, in `weights`, their
+// scores, and leaves their weights there.
+template <class R>
+concept learned_router = router_policy<R> &&
+    requires(const R& r, const double* logits, double* values, std::size_t n) {
+    { r.top_k } -> std::convertible_to<std::size_t>;
+    r.score(values, n);
+    r.weigh(logits, values, n);
+};
+
+// A leaf that reads experts chosen for the token.
+template <class S>
+concept routed_source = leaf_source<S> && detail::has_role<S, routed_role>;
+
+// A source whose `router` chooses: for a leaf, or among the parts of a mixture.
+template <class S>
+concept routing_source = detail::has_role<S, routed_role> || detail::has_role<S, mixture_role>;
+
+// A source with parts of one type that are counted at run time: repeated(i), named by repeated_scope(i).
+template <class S>
+concept repeating_source = detail::has_role<S, mixture_role> || detail::has_role<S, repeated_role>;
+
+// What a layer is made of, and what a backend can prepare: a source as wide as the model.
+template <class B>
+concept block_policy = source_policy<B>;
+
+// How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
+// rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there
+// is one, rounds a block of activations, which are not stored and so have no `largest`.
+template <class F>
+concept codec = requires(const float* numbers, typename F::storage& to, const typename F::storage& from,
+                         float* out) {
+    { F::block } -> std::convertible_to<std::size_t>;
+    { F::largest } -> std::convertible_to<float>;
+    F::encode(numbers, to);
+    F::decode(from, out);
+}
+&&256 % F::block == 0;
+
+// A codec, or any_format.
+template <class F>
+concept format_policy = codec<F> || std::same_as<F, any_format>;
+
+// How activations are kept between products: a codec, or paired, which goes by the weights' format.
+template <class F>
+concept activation_format = codec<F> || std::same_as<F, paired>;
+
+TIFFIN_END

@@ -1,0 +1,161 @@
+// The kinds of tensor that a source may read, and how a formula names them.
+#pragma once
+
+#include <tiffin/config.hpp>
+#include <tiffin/fixed_string.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+// How a backend reads a tensor, and so what `at[tensor]` means in a formula.
+enum class tensor_kind : std::uint8_t {
+    projection,
+    table,
+    vector,
+    scalar,
+    // What a routed source reads (see router/): `choices` are the experts picked for the token.
+    logits,
+    selection_bias,
+    route_map,
+    low_rank_in,
+    low_rank_out,
+    pool,
+    // Not stored: computed once per token, or given with a call.
+    row_scale,
+    computed,
+    given,
+    row_width,
+};
+
+// Whether tensors of this kind have memory of their own among a layer's weights.
+constexpr bool is_stored(tensor_kind kind) noexcept {
+    return kind < tensor_kind::row_scale;
+}
+
+// The size of one axis. `width` and `input` are the features that a source yields and reads (see parts.hpp).
+// `experts` and `rank` are one size in all tensors of one source, `vocab` in all sources of one scope.
+// `choices` are free for each tensor.
+enum class axis : std::uint8_t { width, input, vocab, experts, rank, choices };
+
+enum class presence : std::uint8_t { required, optional };
+
+namespace detail {
+
+template <fixed_string Name, tensor_kind Kind, presence Needed, axis... Axes>
+struct declared_tensor {
+    static constexpr std::string_view name = text_of<Name>;
+    static constexpr tensor_kind kind = Kind;
+    static constexpr presence needed = Needed;
+    static constexpr std::array<axis, sizeof...(Axes)> axes{{Axes...}};
+};
+
+}  // namespace detail
+
+// A dense weight W (width, input): `at[w]` is sum_k x[k] W[feature][k], where x is what the source
+// reads. Cost: 2 input FLOPs per element.
+template <fixed_string Name>
+struct projection
+    : detail::declared_tensor<Name, tensor_kind::projection, presence::required, axis::width, axis::input> {};
+
+// A token-indexed table U (vocab, width): `at[u]` is U[token id][feature]. Cost: one row per token.
+template <fixed_string Name>
+struct table
+    : detail::declared_tensor<Name, tensor_kind::table, presence::required, axis::vocab, axis::width> {};
+
+// One number per feature, v (width): `at[v]` is v[feature]; 0 where it is optional and not given.
+template <fixed_string Name, presence Needed = presence::required>
+struct vector : detail::declared_tensor<Name, tensor_kind::vector, Needed, axis::width> {};
+
+// One number, of shape () or (1): `at[a]` is that number everywhere.
+template <fixed_string Name>
+struct scalar : detail::declared_tensor<Name, tensor_kind::scalar, presence::required> {};
+
+// The weight of a router (experts, input), and what is added to the values that its choice sees.
+template <fixed_string Name>
+struct logits
+    : detail::declared_tensor<Name, tensor_kind::logits, presence::required, axis::experts, axis::input> {};
+template <fixed_string Name>
+struct selection_bias
+    : detail::declared_tensor<Name, tensor_kind::selection_bias, presence::optional, axis::experts> {};
+
+// The experts of each token id, integers (vocab) or (vocab, choices).
+template <fixed_string Name>
+struct route_map
+    : detail::declared_tensor<Name, tensor_kind::route_map, presence::required, axis::vocab, axis::choices> {
+};
+
+// The two halves of a bank of low-rank matrices, A (experts, rank, input) and B (experts, width, rank).
+// `at[b]` is sum over choices (e, w) of w sum_r (A_e x)[r] B_e[feature][r]. Cost: 2 choices rank
+// (input + width) FLOPs per token.
+template <fixed_string Name>
+struct low_rank_in : detail::declared_tensor<Name, tensor_kind::low_rank_in, presence::required,
+                                             axis::experts, axis::rank, axis::input> {};
+template <fixed_string Name>
+struct low_rank_out : detail::declared_tensor<Name, tensor_kind::low_rank_out, presence::required,
+                                              axis::experts, axis::width, axis::rank> {};
+
+// A table an expert, E (experts, vocab, width): `at[e]` is sum over choices (i, w) of
+// w E_i[token id][feature]. Cost: `choices` rows per token.
+template <fixed_string Name>
+struct pool : detail::declared_tensor<Name, tensor_kind::pool, presence::required, axis::experts, axis::vocab,
+                                      axis::width> {};
+
+// Numbers computed once per token: the scale of a norm over the row, the row of a source below.
+struct row_scale : detail::declared_tensor<"", tensor_kind::row_scale, presence::optional> {};
+struct computed : detail::declared_tensor<"", tensor_kind::computed, presence::optional, axis::width> {};
+
+// The number of features of the row, the same everywhere: `at[row_width{}]` is width.
+struct row_width : detail::declared_tensor<"", tensor_kind::row_width, presence::optional> {};
+
+// A row (T, width) that the caller gives with each call (see token_inputs).
+struct given : detail::declared_tensor<"", tensor_kind::given, presence::optional, axis::width> {};
+
+template <class T>
+concept tensor_declaration = requires {
+    { T::name } -> std::convertible_to<std::string_view>;
+    { T::kind } -> std::convertible_to<tensor_kind>;
+    { T::needed } -> std::convertible_to<presence>;
+    T::axes.size();
+};
+
+// The tensors of one source, in an order of its choice.
+template <tensor_declaration... Tensors>
+struct tensor_list {
+    static constexpr std::size_t size = sizeof...(Tensors);
+
+    template <class T>
+    static constexpr bool contains = (std::same_as<T, Tensors> || ...);
+
+    // The place of T. Precondition: contains<T>.
+    template <class T>
+    static constexpr std::size_t index_of() noexcept {
+        std::size_t i = 0;
+        static_cast<void>(((std::same_as<T, Tensors> || (++i, false)) || ...));
+        return i;
+    }
+};
+
+namespace detail {
+
+template <class... Lists>
+struct joined;
+template <class... A>
+struct joined<tensor_list<A...>> {
+    using type = tensor_list<A...>;
+};
+template <class... A, class... B, class... Rest>
+struct joined<tensor_list<A...>, tensor_list<B...>, Rest...> : joined<tensor_list<A..., B...>, Rest...> {};
+
+}  // namespace detail
+
+// The tensors of several lists, in their order.
+template <class... Lists>
+using joined_tensors = typename detail::joined<Lists...>::type;
+
+TIFFIN_END

@@ -1,0 +1,97 @@
+// The executable specification: every formula evaluated as it is written, in double.
+#pragma once
+
+#include <tiffin/call/layer.hpp>
+#include <tiffin/reference/row_sources.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// Computes each token by itself in Scalar: sums k ascending, one accumulator per output. Weights are
+// widened exactly from whatever format they were given in; nothing is packed.
+//
+// Numerics: those of Scalar; y is rounded to f32 once, when it is stored.
+// Cost: one thread per token; no packing, no copies, any number format read in place.
+template <class Scalar = double>
+struct reference {
+    static constexpr number_formats formats() noexcept { return {{}, {}, {}, true, in_place::everything}; }
+
+    template <block_policy Block>
+    class engine {
+    public:
+        engine(const Block& block, binding bound)
+            : block_(block),
+              bound_(std::move(bound)),
+              scratch_(reference_detail::scratch_numbers(source())) {}
+
+        [[nodiscard]] std::size_t workspace_bytes(std::size_t, std::size_t workers) const noexcept {
+            return workers * numbers_per_worker() * sizeof(Scalar);
+        }
+
+        void run(const call_arguments& call) const {
+            const std::size_t workers = std::min(call.workers, call.tokens);
+            const auto work = [&](std::size_t worker) {
+                auto* const x = reinterpret_cast<Scalar*>(call.workspace) + worker * numbers_per_worker();
+                for (std::size_t t = worker; t < call.tokens; t += workers) one_token(call, t, x);
+            };
+            call.execute(workers, task_ref(work));
+        }
+
+        // Numbers of scratch that evaluate_token() needs.
+        [[nodiscard]] std::size_t scratch() const noexcept { return scratch_; }
+
+        // One token without rounding: x, y (d_model).
+        void evaluate_token(token_arguments<Scalar> token, const Scalar* x, Scalar* y,
+                            Scalar* scratch) const {
+            token.d_model = bound_.needs.d_model;
+            reference_detail::evaluate_row(source(), token, x, y, scratch);
+        }
+
+    private:
+        [[nodiscard]] reference_detail::bound_source<Block> source() const noexcept {
+            return {block_, bound_.tree, bound_.needs.d_model};
+        }
+        [[nodiscard]] std::size_t numbers_per_worker() const noexcept {
+            const call_needs& needs = bound_.needs;
+            return 3 * needs.d_model + needs.given_width + 2 * needs.choices + scratch_;
+        }
+        void one_token(const call_arguments& call, std::size_t t, Scalar* memory) const {
+            const std::size_t d = bound_.needs.d_model, choices = bound_.needs.choices;
+            Scalar* const x = memory;
+            Scalar* const y = x + d;
+            Scalar* const residual = y + d;
+            Scalar* const given = residual + d;
+            Scalar* const routes = given + bound_.needs.given_width;
+            token_arguments<Scalar> token{call.token_id(t)};
+            const auto widen = [&](const matrix_view<const float>& from, Scalar* to) -> const Scalar* {
+                if (from.data == nullptr) return nullptr;
+                for (std::size_t i = 0; i < from.cols; ++i) to[i] = Scalar(from.row(call.row(t))[i]);
+                return to;
+            };
+            widen(call.x, x);
+            token.residual = widen(call.residual, residual);
+            token.per_layer_input = widen(call.per_layer_input, given);
+            token.gathered = call.gathered;
+            token.number = call.first + call.row(t);
+            if (call.carried.data != nullptr) token.carried = call.carried.row(call.row(t));
+            token.carried_is_due = call.carried_is_due;
+            if (call.routes != nullptr) token.routes = reinterpret_cast<choice<Scalar>*>(routes);
+            evaluate_token(token, x, y, routes + 2 * choices);
+            for (std::size_t i = 0; i < d; ++i) call.to.row(t)[i] = static_cast<float>(y[i]);
+            if (call.routes != nullptr)
+                for (std::size_t i = 0; i < choices; ++i)
+                    call.routes[t * choices + i] = {token.routes[i].expert,
+                                                    static_cast<float>(token.routes[i].weight)};
+        }
+
+        [[no_unique_address]] Block block_;
+        binding bound_;
+        std::size_t scratch_;
+    };
+};
+
+TIFFIN_END

@@ -1,0 +1,131 @@
+// What a layer goes on reading after prepare(): the tensors that it names, and no others. Each tensor in turn
+// is overwritten with NaN, and the layer called again.
+#include <tiffin/call/any_layer.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/eigen/eigen.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
+
+#include "support/doctest.hpp"
+#include "support/policies.hpp"
+#include "support/tensor_set.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+using namespace tiffin;
+using tiffin_test::random_ids;
+using tiffin_test::random_rows;
+using tiffin_test::tensor_set;
+
+namespace {
+
+constexpr tiffin_test::sizes sizes{.d_model = 32, .d_ff = 64, .vocab = 9};
+constexpr std::size_t tokens = 40;  // so many that each of a map's experts has some
+
+std::vector<float> run(const any_layer& layer) {
+    const std::vector<float> x = random_rows(tokens, sizes.d_model, 3),
+                             residual = random_rows(tokens, sizes.d_model, 4),
+                             beside =
+                                 random_rows(tokens, std::max<std::size_t>(layer.needs().given_width, 1), 5);
+    std::vector<float> y(x.size());
+    workspace memory = layer.make_workspace(tokens, 1);
+    layer(x,
+          {.token_ids = random_ids(tokens, sizes.vocab, 7),
+           .residual = {residual.data(), tokens, sizes.d_model},
+           .per_layer_input = {beside.data(), tokens, layer.needs().given_width}},
+          y, memory);
+    return y;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// `exact`: whether everything that is named is read in these calls.
+template <class Block, class Backend>
+void check(const Backend& backend, dtype dense, dtype tables, bool exact = true) {
+    tensor_set tensors(tiffin_test::tensors_wanted(Block{}), {sizes, {dense, 0}, {tables, 0}, ~0u, 11});
+    const any_layer layer(prepare<Block>(tensors.given(), backend, {.tokens = 0}));
+    const std::vector<float> fine = run(layer);
+    const weights given = tensors.given();
+    for (const std::string& named : layer.reads_in_place()) CHECK(given.find(named) != nullptr);
+    for (const weights::entry& e : given.entries()) {
+        const bool named = std::ranges::count(layer.reads_in_place(), e.name) != 0;
+        if (named && is_integer(e.tensor.type)) continue;  // a map of NaN would lead anywhere
+        CAPTURE(e.name);
+        auto* const memory = static_cast<std::byte*>(const_cast<void*>(e.tensor.data));
+        const std::size_t bytes = bytes_of(e.tensor.type, e.tensor.shape.elements());
+        const std::vector<std::byte> before(memory, memory + bytes);
+        std::memset(memory, 0xFF, bytes);
+        const bool same = same_bits(run(layer), fine);
+        std::copy(before.begin(), before.end(), memory);
+        if (exact || !named) CHECK(same == !named);
+    }
+    CHECK(same_bits(run(layer), fine));
+}
+
+template <class Block>
+void check_all() {
+    check<Block>(simd{}, dtype::f32, dtype::f32);
+    check<Block>(simd<bf16, bf16>{}, dtype::bf16, dtype::bf16);
+    check<Block>(simd<any_format, any_format>{{dtype::f16}, {dtype::bf16}}, dtype::f16, dtype::bf16);
+    check<Block>(simd<f16, bf16>{}, dtype::f32, dtype::f32);
+    check<Block>(eigen{}, dtype::f32, dtype::f32);
+    check<Block>(eigen{}, dtype::bf16, dtype::f16);
+    check<Block>(reference{}, dtype::f32, dtype::f16, false);
+}
+
+// Aligned like what f32 numbers need, no more: read in place; at an odd address: copied.
+template <class Backend>
+std::vector<std::string> read_in_place(const Backend& backend, std::size_t offset) {
+    tensor_set tensors(tiffin_test::tensors_wanted(stem_hybrid{}),
+                       {sizes, {dtype::f32, offset}, {dtype::f32, offset}, 0u, 11});
+    return prepare<stem_hybrid>(tensors.given(), backend, {.tokens = 0}).reads_in_place();
+}
+
+// Every expert has tokens.
+struct all_four : softmax_topk {
+    constexpr all_four() noexcept : softmax_topk{4} {}
+};
+
+}  // namespace
+
+#if defined(TIFFIN_TEST_SMALL)
+#    define DENSE_AND_TOKEN_INDEXED stem_hybrid
+#    define ROUTED structmoe_down, mixture<all_four, stem>
+#    define MEMORIES meki_training
+#    define MODULATORS tiffin_test::mort_of_three<mlp>
+#else
+#    define DENSE_AND_TOKEN_INDEXED mlp, swiglu, stem, stem_gate, stem_hybrid
+#    define ROUTED structmoe, structmoe_gated, structmoe_down, mixture<all_four, stem>, hash_moe<mlp>
+#    define MEMORIES meki, meki_training, meki_training_linear, ple_full, ple_given
+#    define MODULATORS retoken<mlp>, retoken_folded<mlp>, tiffin_test::mort_of_three<mlp>
+#endif
+
+TEST_CASE_TEMPLATE("in place: dense and token-indexed layers", Block, DENSE_AND_TOKEN_INDEXED) {
+    check_all<Block>();
+}
+TEST_CASE_TEMPLATE("in place: routed layers", Block, ROUTED) {
+    check_all<Block>();
+}
+TEST_CASE_TEMPLATE("in place: memories", Block, MEMORIES) {
+    check_all<Block>();
+}
+TEST_CASE_TEMPLATE("in place: modulators", Block, MODULATORS) {
+    check_all<Block>();
+}
+TEST_CASE("in place: by format and alignment") {
+    using names = std::vector<std::string>;
+    CHECK(read_in_place(simd{}, 4) == names{"stem_embed.weight"});
+    CHECK(read_in_place(simd{}, 1) == names{});
+    CHECK(read_in_place(simd<f32, bf16>{}, 0) == names{});
+    CHECK(read_in_place(eigen{}, 4).size() == 4);
+    CHECK(read_in_place(eigen{}, 1) == names{});
+    CHECK(read_in_place(reference{}, 1).size() == 4);
+}

@@ -1,0 +1,141 @@
+# The tables of layers in Markdown pages are held against include/tiffin/layers.hpp: a composition is the header's text
+# but for blanks, a name is one of the header's, and the first page has them all.
+#
+#   cmake -DHEADER=<layers.hpp> "-DPAGES=<README.md;docs/layers.md>" -P check_layers.cmake
+#
+# A table is one whose first line begins "| name | composition |", and its rows are as
+#   | `stem` | `ffn<gate<silu>, token_embedding>` | ...
+#   | `mort<Block>` | `modulated<Block, modulator_pool<>, add>` | ...           a template, with its argument
+# A page without such a table passes, but for the first.
+cmake_minimum_required(VERSION 3.25)
+
+# Text without the characters that mean something to CMake's lists. What ends a declaration is $ afterwards.
+function(plain text out)
+  string(REPLACE "\\" "/" text "${text}")
+  string(REPLACE ";" "$" text "${text}")
+  string(REPLACE "[" "(" text "${text}")
+  string(REPLACE "]" ")" text "${text}")
+  set(${out} "${text}" PARENT_SCOPE)
+endfunction()
+
+function(without_padding text out)
+  string(REGEX REPLACE "[ \t\r\n]+" " " text "${text}")
+  string(STRIP "${text}" text)
+  set(${out} "${text}" PARENT_SCOPE)
+endfunction()
+
+# The aliases of a header: their names in `out`, and the composition of each in <out>_<name>.
+function(read_aliases header out)
+  plain("${header}" header)
+  string(REGEX REPLACE "//[^\n]*" "" header "${header}")
+  set(template "template *<class ([A-Za-z_]+)>[ \n]*")
+  string(REGEX MATCHALL "(${template})?using [^=$]*=[^$]*\\$" found "${header}")
+  set(names "")
+  foreach(alias IN LISTS found)
+    string(REGEX MATCH "using ([^=]*)=([^$]*)" ignored "${alias}")
+    without_padding("${CMAKE_MATCH_1}" name)
+    without_padding("${CMAKE_MATCH_2}" composition)
+    if(alias MATCHES "^${template}using")
+      string(APPEND name "<${CMAKE_MATCH_1}>")
+    endif()
+    list(APPEND names "${name}")
+    set(${out}_${name} "${composition}" PARENT_SCOPE)
+  endforeach()
+  set(${out} "${names}" PARENT_SCOPE)
+endfunction()
+
+# What is wrong with a page's tables, a sentence each, in `out`; the names of its rows in <out>_rows.
+function(check_page page text header out)
+  read_aliases("${header}" aliases)
+  plain("${text}" text)
+  string(REPLACE "\n" ";" lines "${text}")
+  set(faults "")
+  set(rows "")
+  set(number 0)
+  set(in_table FALSE)
+  foreach(line IN LISTS lines)
+    math(EXPR number "${number} + 1")
+    if(line MATCHES "^\\| *name *\\| *composition *\\|")
+      set(in_table TRUE)
+      continue()
+    elseif(NOT line MATCHES "^\\|")
+      set(in_table FALSE)
+    endif()
+    if(NOT in_table OR line MATCHES "^\\|[-:| ]+$")
+      continue()
+    endif()
+    if(NOT line MATCHES "^\\| *`([^`|]+)` *\\| *`([^`|]+)` *\\|")
+      list(APPEND faults
+           "${page}:${number}: this row does not begin with a name and a composition in backticks: ${line}")
+      continue()
+    endif()
+    set(name "${CMAKE_MATCH_1}")
+    without_padding("${CMAKE_MATCH_2}" composition)
+    list(APPEND rows "${name}")
+    if(NOT name IN_LIST aliases)
+      list(APPEND faults "${page}:${number}: layers.hpp has no ${name}")
+    elseif(NOT composition STREQUAL "${aliases_${name}}")
+      list(APPEND faults
+           "${page}:${number}: ${name} is ${composition} here\n    and ${aliases_${name}} in layers.hpp")
+    endif()
+  endforeach()
+  set(${out} "${faults}" PARENT_SCOPE)
+  set(${out}_rows "${rows}" PARENT_SCOPE)
+endfunction()
+
+function(check_complete page rows header out)
+  read_aliases("${header}" aliases)
+  set(faults "")
+  if(NOT aliases)
+    list(APPEND faults "no alias was found in layers.hpp: the check sees nothing")
+  endif()
+  foreach(name IN LISTS aliases)
+    if(NOT name IN_LIST rows)
+      list(APPEND faults "${page}: no row has ${name} of layers.hpp")
+    endif()
+  endforeach()
+  set(${out} "${faults}" PARENT_SCOPE)
+endfunction()
+
+# The check itself: a table with every fault, and one that only looks as if it had some.
+set(header "using stem = ffn<gate<silu>,\n    token_embedding>;  // using stem = nothing;
+template <class Block> using mort = modulated<Block, modulator_pool<>, add>;\nusing mlp  = ffn<gate<gelu>, none>;\n")
+set(good "| name | composition |\n|---|---|\n| `stem` | `ffn<gate<silu>,  token_embedding>` | x |
+| `mort<Block>` | `modulated<Block, modulator_pool<>, add>` |\n
+| a table | of another kind |\n|---|---|\n| `glu` | `x` |\n")
+set(bad "| name | composition |\n|---|---|\n| `stem` | `ffn<gate<gelu>, token_embedding>` |
+| `mort` | `x` |\n| glu | x |\n")
+check_page(good "${good}" "${header}" faults)
+if(faults OR NOT "${faults_rows}" STREQUAL "stem;mort<Block>")
+  message(FATAL_ERROR "check_layers.cmake objects to a good table, or does not read it: ${faults} (${faults_rows})")
+endif()
+check_complete(good "${faults_rows}" "${header}" missing)
+check_page(bad "${bad}" "${header}" faults)
+foreach(seen IN ITEMS "bad:3: stem is ffn<gate<gelu>" "ffn<gate<silu>, token_embedding> in layers.hpp"
+                      "bad:4: layers.hpp has no mort" "bad:5: this row" "good: no row has mlp")
+  string(FIND "${faults};${missing}" "${seen}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "check_layers.cmake does not see '${seen}' in its own example: ${faults};${missing}")
+  endif()
+endforeach()
+
+file(READ "${HEADER}" header)
+set(all "")
+set(first TRUE)
+foreach(path IN LISTS PAGES)
+  cmake_path(GET path FILENAME page)
+  file(READ "${path}" text)
+  check_page(${page} "${text}" "${header}" faults)
+  list(APPEND all ${faults})
+  if(first)
+    check_complete(${page} "${faults_rows}" "${header}" missing)
+    list(APPEND all ${missing})
+    list(LENGTH faults_rows count)
+    message("${page} has ${count} rows of layers")
+    set(first FALSE)
+  endif()
+endforeach()
+if(all)
+  list(JOIN all "\n  " text)
+  message(FATAL_ERROR "tables of layers and layers.hpp differ:\n  ${text}")
+endif()

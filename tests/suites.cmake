@@ -1,0 +1,180 @@
+# All suites: what each is about, how it is compiled, where it runs. A suite is tests/<room>/<thing>_test.cpp, one
+# executable and one test, <room>.<thing>; the rooms are those of include/tiffin. A source that has no line here
+# is refused, and so is a line that has no source.
+#
+#   tiffin_suite(<room>/<thing> [flags] [TESTS headers of include/tiffin, besides the one at its own path])
+#
+# HEAVY     has a small form: under TIFFIN_TEST_SMALL it instantiates fewer compositions, of each kind that it is
+#           about at least one, and asserts all there is to assert of each.
+# THREADS   several threads share memory in it: runs under the thread sanitizer too.
+# O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
+#           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
+#           The others are compiled at -O1 in the form `full`: dozens of compositions and their oracles take
+#           minutes to optimise.
+# AS_PRESET optimised as the preset says and no other way: layers from files are compared to the bit with those
+#           of a library, which wants the same optimisation as there: a compiler joins products and sums as it
+#           sees them.
+# ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
+# DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
+#           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
+# OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
+# HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
+# NVCC_ONLY not on the emulated device.
+# NVCC_LONG takes nvcc minutes: not in the form `device_quick`.
+#
+# TIFFIN_TEST_FORM says which of them are built, and how:
+#   full          all suites, in full (the preset test)
+#   small         all suites, the heavy ones in their small form, optimised as the preset says (clang, sanitize)
+#   threads       those with THREADS, likewise (threads)
+#   kernels       those with ARM, in full (aarch64)
+#   device        what nvcc compiles, alone (benchmarks/cuda/on_a_device.sh)
+#   device_quick  the same without NVCC_LONG (cuda)
+#
+# CTest labels (ctest -L): the room, heavy, threads, small, device, emulated, compile, consumers, examples, and
+# long_unoptimised, which clang's preset leaves out: examples that take minutes without optimisation, and
+# compilers that a test starts.
+
+# ---- one policy each ----
+tiffin_suite(activation/activation
+             TESTS activation/silu.hpp activation/sigmoid.hpp activation/identity.hpp activation/gelu.hpp
+                   activation/gelu_tanh.hpp activation/relu.hpp activation/any_activation.hpp scalar.hpp
+                   cpu/simd/lanes.hpp)
+tiffin_suite(fusion/fusion TESTS fusion/add.hpp fusion/multiply.hpp)
+tiffin_suite(norm/norm
+             TESTS norm/l2.hpp norm/no_norm.hpp norm/rms.hpp norm/rms_cast_first.hpp norm/rms_one_plus.hpp)
+tiffin_suite(modulator/modulator_norm
+             ARM TESTS modulator/modulator_pool.hpp modulator/token_modulator.hpp norm/unweighted.hpp
+                       norm/any_norm.hpp)
+tiffin_suite(router/router
+             TESTS router/any_router.hpp router/selection.hpp router/softmax.hpp router/sigmoid.hpp)
+tiffin_suite(format/format
+             ARM TESTS format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
+                       format/any_format.hpp dtype.hpp tensor.hpp)
+tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
+
+# ---- the grammar and its engine, on every backend ----
+tiffin_suite(engine/conformance_named
+             HEAVY ARM O3_GNU DEVICE NVCC_LONG
+             TESTS layers.hpp block/ffn.hpp engine/target.hpp engine/steps.hpp engine/view.hpp
+                   cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
+                   cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/numbers.hpp cpu/output.hpp cpu/host.hpp)
+tiffin_suite(engine/conformance_composed
+             HEAVY DEVICE NVCC_LONG
+             TESTS fixed_string.hpp grammar/concepts.hpp grammar/slots.hpp grammar/tree.hpp grammar/roles.hpp
+                   source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
+                   source/fused.hpp source/none.hpp engine/stage.hpp)
+tiffin_suite(engine/conformance_custom
+             HEAVY DEVICE NVCC_LONG
+             TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
+                   engine/view.hpp cpu/simd/lanes.hpp)
+tiffin_suite(engine/conformance_sources
+             HEAVY
+             TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
+                   source/through.hpp source/memory.hpp source/per_layer_input.hpp
+                   modulator/token_modulator.hpp modulator/modulator_pool.hpp)
+tiffin_suite(engine/conformance_combinators
+             HEAVY DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+                         block/source_block.hpp)
+tiffin_suite(engine/conformance_modulated
+             HEAVY DEVICE NVCC_LONG
+             TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
+                   block/modulated.hpp block/on_residual.hpp block/parallel.hpp engine/chain.hpp)
+tiffin_suite(engine/conformance_routed
+             HEAVY THREADS DEVICE NVCC_LONG
+             TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
+                   cpu/mixture.hpp cpu/router.hpp)
+
+# ---- what is promised of the CPU's kernels ----
+tiffin_suite(cpu/activations
+             HEAVY O3
+             TESTS cpu/simd/products.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
+                   cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
+                   cpu/simd/integer_tile.hpp cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
+tiffin_suite(cpu/bitwise
+             HEAVY THREADS O3
+             TESTS cpu/simd/simd.hpp cpu/simd/tile.hpp call/layer.hpp call/fitting_tokens.hpp
+                   executor/executor.hpp executor/openmp.hpp)
+tiffin_suite(cpu/formats
+             HEAVY
+             TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/held_weights.hpp bind/format_checks.hpp
+                   bind/stored_numbers.hpp)
+
+# ---- the reference ----
+tiffin_suite(reference/reference TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
+
+# ---- binding: what is refused, in which words ----
+tiffin_suite(bind/errors
+             TESTS bind/bind_weights.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp
+                   call/call_checks.hpp error.hpp)
+tiffin_suite(bind/errors_routed TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
+tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
+
+# ---- layers and calls ----
+tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
+tiffin_suite(call/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
+tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
+tiffin_suite(call/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
+tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
+tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
+
+# ---- executors ----
+tiffin_suite(executor/fork_mark THREADS)
+tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp)
+
+# ---- rows that lie elsewhere ----
+tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
+tiffin_suite(table/any_id_rows THREADS)
+tiffin_suite(table/cached_rows THREADS)
+tiffin_suite(table/edits)
+tiffin_suite(table/file_stores
+             THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
+                           io/parallel_reads.hpp io/reading_ring.hpp io/open_file.hpp)
+tiffin_suite(table/gathered_rows HEAVY THREADS)
+tiffin_suite(table/prefetched_rows
+             THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
+tiffin_suite(mpi/sharded_rows
+             TESTS mpi/sharded_pool.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp mpi/rank_exchange.hpp
+                   mpi/halved_sum.hpp)
+
+# ---- files ----
+tiffin_suite(io/safetensors
+             AS_PRESET TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_writer.hpp
+                             io/file_mapping.hpp io/unfinished_file.hpp)
+tiffin_suite(io/table_file AS_PRESET)
+tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
+                                           call/any_block.hpp)
+tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp call/fold.hpp)
+tiffin_suite(io/layer_options AS_PRESET)
+tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp error.hpp)
+
+# ---- accounts ----
+tiffin_suite(analysis/cost TESTS grammar/tensors_needed.hpp)
+tiffin_suite(analysis/cost_layers TESTS analysis/cost.hpp)
+tiffin_suite(analysis/balance)
+tiffin_suite(analysis/balanced_map)
+tiffin_suite(analysis/equivalence)
+tiffin_suite(analysis/geometry)
+tiffin_suite(analysis/initialise)
+tiffin_suite(analysis/routing)
+
+# ---- devices ----
+tiffin_suite(cuda/numbers DEVICE HOST_ONLY TESTS cuda/values.hpp)
+tiffin_suite(cuda/kinds
+             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp)
+tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_product.hpp cuda/kernels.hpp)
+tiffin_suite(cuda/layer_calls
+             DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
+                          cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp)
+tiffin_suite(cuda/offloaded_rows
+             DEVICE TESTS cuda/table/offloaded_rows.hpp cuda/table/row_cache.hpp cuda/table/row_fetch.hpp
+                          cuda/table/registered_memory.hpp)
+tiffin_suite(cuda/no_device DEVICE HOST_ONLY NVCC_ONLY TESTS cuda/runtime.hpp)
+
+# ---- what the other suites stand on ----
+tiffin_suite(support/bounded)
+
+# Tests that are no suites, and the headers that they are about.
+tiffin_other_test(compile.umbrella TESTS tiffin.hpp)
+tiffin_other_test(compile.two_isa TESTS config.hpp)
+tiffin_other_test(compile.compiled TESTS compiled.hpp)
+tiffin_other_test(cuda.emulated.no_exceptions TESTS cuda.hpp)
