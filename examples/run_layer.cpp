@@ -55,18 +55,18 @@ tiffin::result<rows_of_file> read_rows(const tiffin::io::safetensors_file& file,
     using tiffin::failure;
     const tiffin::tensor_view* const given = file.tensors().find(name);
     if (given == nullptr)
-        return failure{errc::missing_tensor, name, "missing; F32 of shape (T, " + width_name + ")"};
+        return failure(errc::missing_tensor, name, "missing; F32 of shape (T, " + width_name + ")");
     if (given->type != tiffin::dtype::f32)
-        return failure{errc::dtype, name,
-                       "has dtype " + std::string(name_of(given->type)) + "; it must be F32"};
+        return failure(errc::dtype, name,
+                       "has dtype " + std::string(name_of(given->type)) + "; it must be F32");
     if (given->shape.rank() != 2 || given->shape[1] != width)
-        return failure{errc::shape, name,
+        return failure(errc::shape, name,
                        "has shape " + to_string(given->shape) + "; it must be (T, " + width_name + ") with " +
-                           width_name + " = " + std::to_string(width)};
+                           width_name + " = " + std::to_string(width));
     if (x != nullptr && given->shape[0] != x->rows)
-        return failure{
+        return failure(
             errc::shape, name,
-            "has shape " + to_string(given->shape) + "; x has " + std::to_string(x->rows) + " tokens"};
+            "has shape " + to_string(given->shape) + "; x has " + std::to_string(x->rows) + " tokens");
     rows_of_file made{std::vector<float>(given->shape.elements()), given->shape[0], width};
     for (std::size_t i = 0; i < made.numbers.size(); ++i)
         made.numbers[i] = load_as_f32(given->data, given->type, i);
@@ -80,7 +80,7 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     for (const auto& [name, tensor] : file.tensors().entries())
         if (name != "x" && name != "token_ids" && !(name == "residual" && needs.residual) &&
             !(name == "per_layer_input" && needs.given_width > 0))
-            return failure{errc::unused_tensor, name, "not read by this block"};
+            return failure(errc::unused_tensor, name, "not read by this block");
     inputs in;
     auto x = read_rows(file, "x", layer.d_model(), "d_model", nullptr);
     if (!x) return x.failure();
@@ -99,16 +99,16 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     const tiffin::tensor_view* const ids = file.tensors().find("token_ids");
     if (ids == nullptr) {
         if (layer.reads_token_ids() && tokens > 0)
-            return failure{errc::missing_tensor, "token_ids", "missing; the block looks up rows by token id"};
+            return failure(errc::missing_tensor, "token_ids", "missing; the block looks up rows by token id");
         return in;
     }
     if (ids->type != tiffin::dtype::i64 && ids->type != tiffin::dtype::i32)
-        return failure{errc::dtype, "token_ids",
-                       "has dtype " + std::string(name_of(ids->type)) + "; it must be I64 or I32"};
+        return failure(errc::dtype, "token_ids",
+                       "has dtype " + std::string(name_of(ids->type)) + "; it must be I64 or I32");
     if (ids->shape.rank() != 1 || ids->shape[0] != tokens)
-        return failure{
+        return failure(
             errc::shape, "token_ids",
-            "has shape " + to_string(ids->shape) + "; x has " + std::to_string(tokens) + " tokens"};
+            "has shape " + to_string(ids->shape) + "; x has " + std::to_string(tokens) + " tokens");
     for (std::size_t i = 0; i < tokens; ++i) {
         std::int64_t id = 0;
         const auto* const bytes = static_cast<const unsigned char*>(ids->data) + i * size_of(ids->type);
@@ -120,9 +120,9 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
             id = narrow;
         }
         if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
-            return failure{errc::token_id, "token_ids",
+            return failure(errc::token_id, "token_ids",
                            "token_ids[" + std::to_string(i) + "] = " + std::to_string(id) +
-                               " is not a row of any table"};
+                               " is not a row of any table");
         in.token_ids.push_back(static_cast<std::int32_t>(id));
     }
     return in;

@@ -84,7 +84,7 @@ tiffin_suite(engine/conformance_routed
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
                    cpu/mixture.hpp cpu/router.hpp)
 
-# ---- what is promised of the CPU's kernels ----
+# ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
              HEAVY O3
              TESTS cpu/simd/products.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
@@ -98,6 +98,7 @@ tiffin_suite(cpu/formats
              HEAVY
              TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/held_weights.hpp bind/format_checks.hpp
                    bind/stored_numbers.hpp)
+tiffin_suite(cpu/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
 
 # ---- the reference ----
 tiffin_suite(reference/reference TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
@@ -111,11 +112,10 @@ tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carrie
 
 # ---- layers and calls ----
 tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
-tiffin_suite(call/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
-tiffin_suite(call/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
 tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
 tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
+tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 
 # ---- executors ----
 tiffin_suite(executor/fork_mark THREADS)
@@ -142,10 +142,10 @@ tiffin_suite(io/safetensors
                              io/file_mapping.hpp io/unfinished_file.hpp)
 tiffin_suite(io/table_file AS_PRESET)
 tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
-                                           call/any_block.hpp)
-tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp call/fold.hpp)
+                                           runtime/any_block.hpp)
+tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp cpu/fold.hpp)
 tiffin_suite(io/layer_options AS_PRESET)
-tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp error.hpp)
+tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 
 # ---- accounts ----
 tiffin_suite(analysis/cost TESTS grammar/tensors_needed.hpp)

@@ -1,7 +1,7 @@
 // Layer files on a CUDA device, for programs that a CUDA compiler need not read.
 #pragma once
 
-#include <tiffin/call/any_layer.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/dtype.hpp>
 #include <tiffin/error.hpp>
 

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <tiffin/config.hpp>
+#include <tiffin/piece.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <exception>
-#include <optional>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -38,6 +40,11 @@ struct failure {
     std::string where;
     std::string what;
 
+    // The sentence in pieces, text and whole numbers: failure(errc::size, "y", "has ", rows, " rows").
+    template <class... Pieces>
+    failure(errc kind, std::string_view thing, const Pieces&... pieces)
+        : failure(kind, thing, {detail::piece(pieces)...}) {}
+
     // For people: one line of printable ASCII, of at most 6146 characters, whatever it quotes. Other bytes
     // become \xNN. Each part is cut by itself, so that a long name leaves room for what is wrong.
     [[nodiscard]] std::string message() const {
@@ -45,6 +52,14 @@ struct failure {
         if (!line.empty()) line += ": ";
         line += detail::printable(what, detail::sentence_limit);
         return line;
+    }
+
+private:
+    // Out of line: paths on which nothing is wrong stay short.
+    [[gnu::cold, gnu::noinline]] failure(errc kind, std::string_view thing,
+                                         std::initializer_list<detail::piece> pieces)
+        : code(kind), where(thing) {
+        for (const detail::piece& p : pieces) p.append_to(what);
     }
 };
 
@@ -63,22 +78,51 @@ private:
 };
 #endif
 
+namespace detail {
+
+// A failure by pointer, so that what succeeds moves one word; copied and freed out of line.
+class held_failure {
+public:
+    held_failure() = default;
+    [[gnu::cold, gnu::noinline]] held_failure(failure f) : held_(new failure(std::move(f))) {}
+    held_failure(held_failure&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+    held_failure(const held_failure& other) : held_(other.held_ != nullptr ? copy(*other.held_) : nullptr) {}
+    held_failure& operator=(held_failure other) noexcept {
+        std::swap(held_, other.held_);
+        return *this;
+    }
+    ~held_failure() {
+        if (held_ != nullptr) free(held_);
+    }
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+    const failure& operator*() const noexcept { return *held_; }
+
+private:
+    [[gnu::cold, gnu::noinline]] static const failure* copy(const failure& f) { return new failure(f); }
+    [[gnu::cold, gnu::noinline]] static void free(const failure* f) noexcept { delete f; }
+
+    const failure* held_ = nullptr;
+};
+
+}  // namespace detail
+
 // Nothing, or the failure: what a call's non-throwing form returns. True when all went well.
 class [[nodiscard]] status {
 public:
     status() = default;
-    status(tiffin::failure f) : failure_(std::move(f)) {}
-    [[nodiscard]] bool ok() const noexcept { return !failure_.has_value(); }
+    status(tiffin::failure f) : held_(std::move(f)) {}
+    [[nodiscard]] bool ok() const noexcept { return !held_; }
     explicit operator bool() const noexcept { return ok(); }
-    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *failure_; }
+    // Precondition: not ok().
+    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *held_; }
 #if TIFFIN_EXCEPTIONS
     void or_throw() && {
-        if (failure_) throw tiffin::error(std::move(*failure_));
+        if (held_) throw tiffin::error(*held_);
     }
 #endif
 
 private:
-    std::optional<tiffin::failure> failure_;
+    detail::held_failure held_;
 };
 
 // A value, or the failure that stands in its place. True when the value is there.
@@ -96,7 +140,7 @@ public:
     T* operator->() noexcept { return std::get_if<0>(&held_); }
     const T* operator->() const noexcept { return std::get_if<0>(&held_); }
     // Precondition: not ok().
-    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *std::get_if<1>(&held_); }
+    [[nodiscard]] const tiffin::failure& failure() const noexcept { return **std::get_if<1>(&held_); }
 #if TIFFIN_EXCEPTIONS
     T or_throw() && {
         if (!ok()) throw tiffin::error(failure());
@@ -105,7 +149,7 @@ public:
 #endif
 
 private:
-    std::variant<T, tiffin::failure> held_;
+    std::variant<T, detail::held_failure> held_;
 };
 
 namespace detail {
@@ -118,9 +162,9 @@ status attempt(const char* where, const Work& work) {
     try {
         return work();
     } catch (const std::exception& e) {
-        return failure{errc::file, where, std::string("threw: ") + e.what()};
+        return failure(errc::file, where, "threw: ", e.what());
     } catch (...) {
-        return failure{errc::file, where, "threw what is no std::exception"};
+        return failure(errc::file, where, "threw what is no std::exception");
     }
 #else
     static_cast<void>(where);

@@ -25,8 +25,8 @@
 #include <tiffin/block/on_residual.hpp>
 #include <tiffin/block/parallel.hpp>
 #include <tiffin/block/source_block.hpp>
-#include <tiffin/call/fold.hpp>
 #include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/fold.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>

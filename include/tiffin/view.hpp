@@ -64,16 +64,13 @@ template <class T, class M>
 result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
     using bare = std::remove_cvref_t<M>;
     const auto wrong_width = [&](std::size_t cols) {
-        return failure{errc::size, name,
-                       "has rows of " + std::to_string(cols) + " numbers; the layer's d_model is " +
-                           std::to_string(width)};
+        return failure(errc::size, name, "has rows of ", cols, " numbers; the layer's d_model is ", width);
     };
     const auto checked = [&](const matrix_view<T>& rows) -> result<matrix_view<T>> {
         if (rows.cols != width) return wrong_width(rows.cols);
         if (rows.stride < width && rows.rows > 1)
-            return failure{errc::size, name,
-                           "has a row stride of " + std::to_string(rows.stride) + ", less than its width " +
-                               std::to_string(width)};
+            return failure(errc::size, name, "has a row stride of ", rows.stride, ", less than its width ",
+                           width);
         return rows;
     };
     if constexpr (is_matrix_view<bare>) {
@@ -87,12 +84,10 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
         static_assert(std::convertible_to<decltype(given.data()), T*>,
                       "tiffin: an Eigen matrix given to a layer is not of float, or is y and const");
         if (given.innerStride() != 1)
-            return failure{errc::size, name,
-                           "has an inner stride of " + std::to_string(given.innerStride()) +
-                               "; the numbers of a row must be adjacent"};
+            return failure(errc::size, name, "has an inner stride of ", given.innerStride(),
+                           "; the numbers of a row must be adjacent");
         if (given.outerStride() < 0)
-            return failure{errc::size, name,
-                           "has a row stride of " + std::to_string(given.outerStride()) + ", below 0"};
+            return failure(errc::size, name, "has a row stride of ", given.outerStride(), ", below 0");
         return checked({given.data(), static_cast<std::size_t>(given.rows()),
                         static_cast<std::size_t>(given.cols()),
                         static_cast<std::size_t>(given.outerStride())});
@@ -103,9 +98,7 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
                       "matrix or map of float; or it is y and const");
         const std::size_t size = std::ranges::size(given);
         if (size % width != 0)
-            return failure{errc::size, name,
-                           "has " + std::to_string(size) +
-                               " numbers, not a multiple of d_model = " + std::to_string(width)};
+            return failure(errc::size, name, "has ", size, " numbers, not a multiple of d_model = ", width);
         return matrix_view<T>{std::ranges::data(given), size / width, width, width};
     }
 }

@@ -126,7 +126,7 @@ TEST_CASE("geometry: the distribution of all pairs") {
 
 TEST_CASE("geometry: a store that fails") {
     const from_callback broken({9, 4, dtype::f32}, [](std::span<const std::int32_t>, std::byte*) -> status {
-        return failure{errc::file, "table", "is away"};
+        return failure(errc::file, "table", "is away");
     });
     CHECK(sample_cosines(broken, 5).failure().code == errc::file);
     CHECK(nearest_rows(broken, 1, 5).failure().code == errc::file);

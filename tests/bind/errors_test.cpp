@@ -510,8 +510,8 @@ TEST_CASE_TEMPLATE("calls: token ids of a block that reads none", Backend, FOR_E
 }
 
 TEST_CASE("failures without a place are a sentence alone") {
-    CHECK(failure{errc::option, "", "nothing"}.message() == "nothing");
-    CHECK(failure{errc::option, "key", "nothing"}.message() == "key: nothing");
+    CHECK(failure(errc::option, "", "nothing").message() == "nothing");
+    CHECK(failure(errc::option, "key", "nothing").message() == "key: nothing");
 }
 
 TEST_CASE("what an executor throws passes, and the layer still works") {

@@ -149,7 +149,7 @@ TEST_CASE_FIXTURE(table_fixture, "a store gives the rows, and its failure is tol
     std::size_t most = 0;
     const auto held = in_memory::view(view).or_throw();
     const from_callback store(held.shape(), [&](std::span<const std::int32_t> ids, std::byte* to) -> status {
-        if (fails) return failure{errc::file, "the disk", "is gone"};
+        if (fails) return failure(errc::file, "the disk", "is gone");
         if (throws) throw std::runtime_error("no luck");
         most = std::max(most, ids.size());
         return held.read(ids, to);

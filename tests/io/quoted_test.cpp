@@ -57,8 +57,8 @@ TEST_CASE("printable: what is too long is cut, and says so") {
 }
 
 TEST_CASE("failure: its message is one line, its place stays what it is") {
-    CHECK(failure{errc::file, "path", "is gone"}.message() == "path: is gone");
-    CHECK(failure{errc::file, "", "is gone"}.message() == "is gone");
+    CHECK(failure(errc::file, "path", "is gone").message() == "path: is gone");
+    CHECK(failure(errc::file, "", "is gone").message() == "is gone");
     const failure odd{errc::option, hostile, hostile};
     CHECK(odd.where == hostile);
     CHECK(odd.message() == printable(hostile) + ": " + printable(hostile));

@@ -181,7 +181,7 @@ struct block_store {
     }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         rows_read += ids.size();
-        if (state == store_state::fails) return failure{errc::file, "part.bin", "is gone"};
+        if (state == store_state::fails) return failure(errc::file, "part.bin", "is gone");
         if (state == store_state::throws) throw std::runtime_error("no luck");
         const dtype type = table->shape.type;
         const std::size_t bytes = bytes_of(type, width);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tiffin/bind/bind_weights.hpp>
-#include <tiffin/call/any_layer.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/reference/reference.hpp>
 

@@ -73,7 +73,7 @@ TEST_CASE("any_id_rows: an error without it; with it only below 0; a failing sto
     CHECK(rows.gather(ids_type{-1}).failure().code == errc::token_id);
 
     const from_callback gone({4, 64, dtype::f32}, [](std::span<const std::int32_t>, std::byte*) -> status {
-        return failure{errc::file, "table.bin", "is gone"};
+        return failure(errc::file, "table.bin", "is gone");
     });
     const any_id_rows over(gone, outside_row::ones);
     std::vector<std::byte> to(2 * 256);

@@ -40,7 +40,7 @@ struct counted_store {
 
     [[nodiscard]] table_shape shape() const { return {rows, 3, dtype::f32}; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
-        if (fails) return failure{errc::file, "table.bin", "is gone"};
+        if (fails) return failure(errc::file, "table.bin", "is gone");
         rows_read += ids.size();
         for (std::size_t i = 0; i < ids.size(); ++i) {
             const float row[]{static_cast<float>(ids[i]), 2, 3};

@@ -147,7 +147,7 @@ TEST_CASE("edits: views over views") {
 TEST_CASE("edits: a failing store") {
     const from_callback broken({rows, width, dtype::f32},
                                [](std::span<const std::int32_t>, std::byte*) -> status {
-                                   return failure{errc::file, "table", "is away"};
+                                   return failure(errc::file, "table", "is away");
                                });
     edited_rows view(broken);
     CHECK(view.add_mean(ids_type{1}).failure().code == errc::file);

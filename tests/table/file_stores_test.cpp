@@ -490,7 +490,7 @@ TEST_CASE("add_table: progress, and a disk that is full") {
 
     // A source that fails, or produces too little or too much, leaves no file either.
     const from_callback bad({10, 4, dtype::f32}, [](std::span<const std::int32_t>, std::byte*) -> status {
-        return failure{errc::file, "table.bin", "is gone"};
+        return failure(errc::file, "table.bin", "is gone");
     });
     io::safetensors_writer failing;
     CHECK(io::add_table(failing, "t", bad).write(folder / "bad").failure().message() == "table.bin: is gone");

@@ -40,7 +40,7 @@ public:
         if (waits) leave.acquire();
         ++reads;
         rows_read += ids.size();
-        if (fails) return failure{errc::file, "table.bin", "is gone"};
+        if (fails) return failure(errc::file, "table.bin", "is gone");
         if (throws) throw std::runtime_error("no luck");
         for (std::size_t i = 0; i < ids.size(); ++i) {
             const float row[]{static_cast<float>(ids[i]), number_};

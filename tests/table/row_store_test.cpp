@@ -62,7 +62,7 @@ TEST_CASE("row_store: a callback") {
     const from_callback store({5, 2, dtype::f32},
                               [](std::span<const std::int32_t> ids, std::byte* to) -> status {
                                   for (const std::int32_t id : ids) {
-                                      if (id == 4) return failure{errc::file, "elsewhere", "row 4 is away"};
+                                      if (id == 4) return failure(errc::file, "elsewhere", "row 4 is away");
                                       const float row[]{static_cast<float>(id), 0.5f};
                                       std::memcpy(to, row, sizeof row);
                                       to += sizeof row;

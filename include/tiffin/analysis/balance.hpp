@@ -26,9 +26,7 @@ namespace detail {
 // What is wrong with a span that should hold (rows, columns) numbers; columns is not 0.
 inline status check_matrix(const char* name, std::size_t size, std::size_t rows, std::size_t columns) {
     if (size % columns == 0 && size / columns == rows) return {};  // rows * columns might overflow
-    return failure{errc::size, name,
-                   "has " + std::to_string(size) + " elements, not (" + std::to_string(rows) + ", " +
-                       std::to_string(columns) + ")"};
+    return failure(errc::size, name, "has ", size, " elements, not (", rows, ", ", columns, ")");
 }
 
 // sum_e f_e P_e with f_e the share of selections and P_e the mean over tokens of what `row` writes.
@@ -37,11 +35,10 @@ template <class Row>
 result<double> balance_sum(std::span<const float> values, const char* name,
                            std::span<const std::int32_t> routes, const routing_shape& shape, const Row& row) {
     const std::size_t E = shape.experts;
-    if (shape.tokens == 0) return failure{errc::option, "tokens", "is 0; there is no mean over no tokens"};
-    if (E == 0) return failure{errc::option, "experts", "is 0"};
+    if (shape.tokens == 0) return failure(errc::option, "tokens", "is 0; there is no mean over no tokens");
+    if (E == 0) return failure(errc::option, "experts", "is 0");
     if (shape.k == 0 || shape.k > E)
-        return failure{errc::option, "k",
-                       "is " + std::to_string(shape.k) + ", not 1 to the " + std::to_string(E) + " experts"};
+        return failure(errc::option, "k", "is ", shape.k, ", not 1 to the ", E, " experts");
     if (status s = check_matrix(name, values.size(), shape.tokens, E); !s) return s.failure();
     if (status s = check_matrix("routes", routes.size(), shape.tokens, shape.k); !s) return s.failure();
     routing_statistics counted(E);

@@ -29,21 +29,19 @@ namespace detail {
 
 inline status check_balanced_map(const balanced_map_options& o) {
     const auto text = [](std::size_t n) { return std::to_string(n); };
-    if (o.vocab == 0) return failure{errc::option, "vocab", "is 0"};
-    if (o.experts == 0) return failure{errc::option, "experts", "is 0"};
-    if (o.k == 0) return failure{errc::option, "k", "is 0; a token has at least one expert"};
+    if (o.vocab == 0) return failure(errc::option, "vocab", "is 0");
+    if (o.experts == 0) return failure(errc::option, "experts", "is 0");
+    if (o.k == 0) return failure(errc::option, "k", "is 0; a token has at least one expert");
     if (o.k > o.experts)
-        return failure{
-            errc::option, "k",
-            "is " + text(o.k) + "; a token's experts are distinct, and there are only " + text(o.experts)};
+        return failure(errc::option, "k", "is ", text(o.k),
+                       "; a token's experts are distinct, and there are only ", text(o.experts));
     constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
     if (o.experts > most)
-        return failure{errc::option, "experts",
-                       "is " + text(o.experts) + "; 32-bit integers tell at most " + text(most) + " apart"};
+        return failure(errc::option, "experts", "is ", text(o.experts), "; 32-bit integers tell at most ",
+                       text(most), " apart");
     if (o.vocab > std::vector<std::int32_t>().max_size() / o.k)
-        return failure{
-            errc::option, "vocab",
-            "is " + text(o.vocab) + "; a map of that many times " + text(o.k) + " does not fit in memory"};
+        return failure(errc::option, "vocab", "is ", text(o.vocab), "; a map of that many times ", text(o.k),
+                       " does not fit in memory");
     return {};
 }
 
@@ -144,7 +142,7 @@ inline result<std::vector<std::int32_t>> balanced_map_by_counts(std::span<const 
         return s.failure();
     std::uint64_t sum = 0;
     for (const std::uint64_t c : counts)
-        if ((sum += c) < c) return failure{errc::option, "counts", "have a sum beyond 64 bits"};
+        if ((sum += c) < c) return failure(errc::option, "counts", "have a sum beyond 64 bits");
     std::vector<std::size_t> ids(counts.size());
     std::iota(ids.begin(), ids.end(), std::size_t{0});
     std::sort(ids.begin(), ids.end(), [&](std::size_t a, std::size_t b) {

@@ -98,9 +98,7 @@ template <row_store Store, class Progress>
 result<cosine_distribution> sample_cosines(const Store& store, std::uint64_t pairs, std::uint64_t seed,
                                            const Progress& progress) {
     const table_shape shape = store.shape();
-    if (shape.rows < 2)
-        return failure{errc::option, "table",
-                       "has " + std::to_string(shape.rows) + " rows; a pair needs two"};
+    if (shape.rows < 2) return failure(errc::option, "table", "has ", shape.rows, " rows; a pair needs two");
     detail::counter_random random(seed);
     detail::row_batch batch(store);
     std::vector<std::int32_t> ids;
@@ -163,8 +161,7 @@ result<std::vector<row_cosine>> nearest_rows(const Store& store, std::int32_t id
         return s.failure();
     const double own_squares = detail::dot(own, own);
     if (std::isnan(detail::cosine(own_squares, own_squares, own_squares)))
-        return failure{errc::option, "id",
-                       "= " + std::to_string(id) + ": the row is zero or not finite and has no direction"};
+        return failure(errc::option, "id", "= ", id, ": the row is zero or not finite and has no direction");
     const auto nearer = [](const row_cosine& a, const row_cosine& b) {
         return a.cosine > b.cosine || (a.cosine == b.cosine && a.id < b.id);
     };

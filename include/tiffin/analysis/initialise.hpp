@@ -105,7 +105,7 @@ inline void fill_normal(std::span<float> to, double sigma, std::uint64_t seed,
 // Errors: errc::option where inputs is 0, before anything is written. Numerics, cost: as fill_normal.
 // Source: StructMoE, docs/layers.md#initialisers.
 inline status small_init(std::span<float> to, std::size_t inputs, std::uint64_t seed) {
-    if (inputs == 0) return failure{errc::option, "inputs", "is 0; sigma is sqrt(2 / (5 inputs))"};
+    if (inputs == 0) return failure(errc::option, "inputs", "is 0; sigma is sqrt(2 / (5 inputs))");
     fill_normal(to, std::sqrt(2 / (5 * static_cast<double>(inputs))), seed);
     return {};
 }
@@ -116,8 +116,8 @@ inline status small_init(std::span<float> to, std::size_t inputs, std::uint64_t 
 inline status deep_norm_init(std::span<float> to, std::size_t layers, std::size_t d_model,
                              std::uint64_t seed) {
     if (layers == 0 || d_model == 0)
-        return failure{errc::option, layers == 0 ? "layers" : "d_model",
-                       "is 0; sigma is 2 / (layers sqrt(d_model))"};
+        return failure(errc::option, layers == 0 ? "layers" : "d_model",
+                       "is 0; sigma is 2 / (layers sqrt(d_model))");
     fill_normal(to, 2 / (static_cast<double>(layers) * std::sqrt(static_cast<double>(d_model))), seed);
     return {};
 }

@@ -33,17 +33,14 @@ public:
     explicit routing_statistics(std::size_t experts) : selections_(experts) {}
 
     status add(std::span<const std::int32_t> routes, std::size_t k = 1) {
-        if (k == 0) return failure{errc::option, "k", "is 0; a token selects at least one expert"};
+        if (k == 0) return failure(errc::option, "k", "is 0; a token selects at least one expert");
         if (routes.size() % k != 0)
-            return failure{errc::size, "routes",
-                           std::to_string(routes.size()) + " indices are no whole number of rows of " +
-                               std::to_string(k)};
+            return failure(errc::size, "routes", routes.size(), " indices are no whole number of rows of ",
+                           k);
         for (std::size_t i = 0; i < routes.size(); ++i)
             if (routes[i] < 0 || static_cast<std::size_t>(routes[i]) >= selections_.size())
-                return failure{errc::option, "routes",
-                               "expert " + std::to_string(routes[i]) + " of token " + std::to_string(i / k) +
-                                   " of the call lies outside [0, " + std::to_string(selections_.size()) +
-                                   ")"};
+                return failure(errc::option, "routes", "expert ", routes[i], " of token ", i / k,
+                               " of the call lies outside [0, ", selections_.size(), ")");
         for (const std::int32_t e : routes) ++selections_[static_cast<std::size_t>(e)];
         total_ += routes.size();
         tokens_ += routes.size() / k;

@@ -45,7 +45,7 @@ public:
                               { source.check() } -> std::same_as<status>;
                           })
                 if (const status s = source.check(); !s)
-                    return failure{s.failure().code, at.prefix + s.failure().where, s.failure().what};
+                    return failure(s.failure().code, at.prefix + s.failure().where, s.failure().what);
             if constexpr (routing_source<S>) return bind_routes(source, at, wanted, to);
             return {};
         }
@@ -67,13 +67,12 @@ public:
         for (const auto& [width, name] : given_widths_) {
             const std::size_t told = sizes_[width];
             if (told == 0)
-                return failure{
+                return failure(
                     errc::shape, name,
-                    "has a width that cannot be told: no tensor of the block has an axis of this size"};
+                    "has a width that cannot be told: no tensor of the block has an axis of this size");
             if (needs_.given_width != 0 && needs_.given_width != told)
-                return failure{errc::shape, name,
-                               "is read with widths of " + std::to_string(needs_.given_width) + " and " +
-                                   std::to_string(told) + "; a call gives one"};
+                return failure(errc::shape, name, "is read with widths of ", needs_.given_width, " and ",
+                               told, "; a call gives one");
             needs_.given_width = told;
         }
         return settle_widths(node);
@@ -83,9 +82,9 @@ public:
         for (std::size_t i = 0; i < used_.size(); ++i) {
             const weights::entry& e = given_.entries()[i];
             if (!used_[i])
-                return failure{
-                    errc::unused_tensor, e.name,
-                    "the block has no tensor of this name (its shape is " + to_string(e.tensor.shape) + ")"};
+                return failure(errc::unused_tensor, e.name,
+                               "the block has no tensor of this name (its shape is ",
+                               to_string(e.tensor.shape), ")");
         }
         return {};
     }
@@ -136,12 +135,12 @@ private:
         const auto at = given_.places().find(t.name);
         if (at == given_.places().end()) {
             if (t.needed == presence::optional) return {};
-            return failure{errc::missing_tensor, t.name,
-                           "missing; the block needs it with shape " + sizes_.symbolic_shape(t)};
+            return failure(errc::missing_tensor, t.name, "missing; the block needs it with shape ",
+                           sizes_.symbolic_shape(t));
         }
         if (used_[at->second])
-            return failure{errc::duplicate_tensor, t.name,
-                           "is read by two parts of the block; name one anew"};
+            return failure(errc::duplicate_tensor, t.name,
+                           "is read by two parts of the block; name one anew");
         used_[at->second] = true;
         const tensor_view& given = given_.entries()[at->second].tensor;
         if (status s = check_dtype(t, given); !s) return s;
@@ -172,8 +171,8 @@ private:
             if constexpr (repeating_source<S>) {
                 const std::size_t count = repetitions(source, at);
                 if (wrong.ok() && count == 0)
-                    return failure{errc::missing_tensor, extended(at.prefix, S::repeated_scope(0)),
-                                   "missing; there is one part of this kind or more"};
+                    return failure(errc::missing_tensor, extended(at.prefix, S::repeated_scope(0)),
+                                   "missing; there is one part of this kind or more");
                 for (std::size_t i = 0; i < count && wrong.ok(); ++i) {
                     bind_place of = at;
                     of.prefix = extended(at.prefix, S::repeated_scope(i));
@@ -185,16 +184,16 @@ private:
             if constexpr (has_role<S, residual_role>) needs_.residual = true;
             if constexpr (has_role<S, delay_role>) {
                 if (needs_.delay != 0)
-                    return failure{errc::option, at.prefix,
+                    return failure(errc::option, at.prefix,
                                    delay_before == 0
                                        ? "is a delayed block with another inside"
-                                       : "is a second delayed block; a call has one handle for one"};
+                                       : "is a second delayed block; a call has one handle for one");
                 needs_.delay = S::layers;
             }
             if constexpr (has_role<S, mixture_role>)
                 if (needs_.delay != delay_before)
-                    return failure{errc::option, at.prefix + "experts",
-                                   "are delayed; an expert sees other tokens each call"};
+                    return failure(errc::option, at.prefix + "experts",
+                                   "are delayed; an expert sees other tokens each call");
         }
         return {};
     }

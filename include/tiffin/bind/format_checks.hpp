@@ -25,10 +25,8 @@ inline status check_scales(const tensor_view& given, const std::string& name) {
         std::uint16_t bits;
         std::memcpy(&bits, at, sizeof bits);
         if ((bits & 0x7C00u) == 0x7C00u)
-            return failure{errc::value, name,
-                           "the scale of block " + std::to_string(i) + " (numbers from " +
-                               std::to_string(i * block_of(given.type)) + " on) is " +
-                               ((bits & 0x3FFu) != 0 ? "NaN" : "infinite")};
+            return failure(errc::value, name, "the scale of block ", i, " (numbers from ",
+                           i * block_of(given.type), " on) is ", ((bits & 0x3FFu) != 0 ? "NaN" : "infinite"));
     }
     return {};
 }
@@ -40,10 +38,8 @@ inline status check_range(const tensor_view& given, const std::string& name, con
         const float v = load_as_f32(given.data, given.type, i);
         const float magnitude = std::fabs(v);
         if (magnitude <= format.largest || (format.block == 1 && !std::isfinite(v))) continue;
-        return failure{errc::value, name,
-                       "number " + std::to_string(i) + " is " + (std::isnan(v) ? "NaN" : std::to_string(v)) +
-                           "; " + std::string(format.name) + " holds magnitudes up to " +
-                           std::to_string(format.largest)};
+        return failure(errc::value, name, "number ", i, " is ", (std::isnan(v) ? "NaN" : std::to_string(v)),
+                       "; ", format.name, " holds magnitudes up to ", std::to_string(format.largest));
     }
     return {};
 }
@@ -52,21 +48,18 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
                            std::size_t block) {
     const std::size_t last = given.shape.rank() == 0 ? 1 : given.shape[given.shape.rank() - 1];
     if (last % block == 0) return {};
-    return failure{errc::shape, name,
-                   "has shape " + to_string(given.shape) + "; in " + std::string(format) +
-                       " its last axis must be a multiple of " + std::to_string(block)};
+    return failure(errc::shape, name, "has shape ", to_string(given.shape), "; in ", format,
+                   " its last axis must be a multiple of ", block);
 }
 
 // Rows that come with a call are read as they lie.
 inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
                              const number_formats& formats) {
     if (kind != tensor_kind::table && kind != tensor_kind::pool)
-        return failure{errc::option, name, "is to come with each call; only the rows of tables can"};
+        return failure(errc::option, name, "is to come with each call; only the rows of tables can");
     if (!formats.any_table && given.type != formats.tables.type)
-        return failure{errc::dtype, name,
-                       "has rows of " + std::string(name_of(given.type)) +
-                           " that come with each call; the backend's tables are " +
-                           std::string(formats.tables.name)};
+        return failure(errc::dtype, name, "has rows of ", name_of(given.type),
+                       " that come with each call; the backend's tables are ", formats.tables.name);
     return check_blocks(given, name, name_of(given.type), block_of(given.type));
 }
 

@@ -59,23 +59,20 @@ public:
         const std::string has = "has shape " + to_string(given.shape);
         if (t.kind == tensor_kind::scalar) {
             if (given.shape.rank() <= 1 && given.shape.elements() == 1) return {};
-            return failure{errc::shape, t.name, has + "; it must be one number, () or (1)"};
+            return failure(errc::shape, t.name, has, "; it must be one number, () or (1)");
         }
         const bool flat_map = t.kind == tensor_kind::route_map && given.shape.rank() == 1;
         if (given.shape.rank() != t.rank && !flat_map)
-            return failure{errc::shape, t.name,
-                           has + "; it must have " + std::to_string(t.rank) + " axes, " + symbolic_shape(t)};
+            return failure(errc::shape, t.name, has, "; it must have ", t.rank, " axes, ", symbolic_shape(t));
         for (std::size_t i = 0; i < given.shape.rank(); ++i) {
             const std::size_t size = given.shape[i];
-            if (size == 0) return failure{errc::shape, t.name, has + "; no axis may be 0"};
+            if (size == 0) return failure(errc::shape, t.name, has, "; no axis may be 0");
             if (t.axes[i].number == size_id::any) continue;
             told& known = all_[t.axes[i].number];
             if (known.size == 0) std::tie(known.size, known.told_by) = std::pair(size, t.name);
             if (known.size != size)
-                return failure{errc::shape, t.name,
-                               has + "; its axis " + std::to_string(i) + " must be " +
-                                   std::string(known.name) + " = " + std::to_string(known.size) + ", as in " +
-                                   known.told_by};
+                return failure(errc::shape, t.name, has, "; its axis ", i, " must be ", known.name, " = ",
+                               known.size, ", as in ", known.told_by);
         }
         return {};
     }
@@ -83,8 +80,8 @@ public:
     [[nodiscard]] status known(size_id id) const {
         const told& t = all_[id.number];
         if (t.size != 0) return {};
-        return failure{errc::shape, t.prefix + std::string(t.name),
-                       "cannot be told: no tensor of the block has an axis of this size"};
+        return failure(errc::shape, t.prefix + std::string(t.name),
+                       "cannot be told: no tensor of the block has an axis of this size");
     }
 
 private:

@@ -35,15 +35,13 @@ inline status check_given(const weights& given) {
     for (std::size_t i = 0; i < entries.size(); ++i) {
         const auto& [name, tensor] = entries[i];
         if (const std::size_t first = given.places().find(name)->second; first != i)
-            return failure{errc::duplicate_tensor, name,
-                           "given twice, as tensors " + std::to_string(first) + " and " + std::to_string(i)};
+            return failure(errc::duplicate_tensor, name, "given twice, as tensors ", first, " and ", i);
         if (bytes_overflow(tensor))
-            return failure{errc::shape, name,
-                           "has shape " + to_string(tensor.shape) + ", whose bytes overflow " +
-                               std::to_string(8 * sizeof(std::size_t)) + " bits"};
+            return failure(errc::shape, name, "has shape ", to_string(tensor.shape),
+                           ", whose bytes overflow ", 8 * sizeof(std::size_t), " bits");
         if (!tensor.is_given() && tensor.shape.elements() != 0)
-            return failure{errc::missing_tensor, name,
-                           "given with a null pointer and shape " + to_string(tensor.shape)};
+            return failure(errc::missing_tensor, name, "given with a null pointer and shape ",
+                           to_string(tensor.shape));
     }
     return {};
 }
@@ -51,10 +49,9 @@ inline status check_given(const weights& given) {
 inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
     const bool integers = is_integer(given.type);
     if (integers == (t.kind == tensor_kind::route_map) && given.type != dtype::u8) return {};
-    return failure{
-        errc::dtype, t.name,
-        "has dtype " + std::string(name_of(given.type)) +
-            (integers ? "; a layer's tensors are F32, F16, BF16, Q8_0 or Q4_0" : "; a map is I32 or I64")};
+    return failure(
+        errc::dtype, t.name, "has dtype ", name_of(given.type),
+        (integers ? "; a layer's tensors are F32, F16, BF16, Q8_0 or Q4_0" : "; a map is I32 or I64"));
 }
 
 // Number i of a tensor of integers.
@@ -98,26 +95,22 @@ status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
     }
     if constexpr (learned_router<Router>) {
         if (tensors[weight].shape[0] != experts)
-            return failure{errc::shape, wanted[weight].name,
-                           "has shape " + to_string(tensors[weight].shape) + " for " +
-                               std::to_string(experts) + " experts"};
+            return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
+                           " for ", experts, " experts");
         if (router.top_k == 0 || router.top_k > experts)
-            return failure{
-                errc::option, prefix + "top_k",
-                "is " + std::to_string(router.top_k) + "; there are " + std::to_string(experts) + " experts"};
+            return failure(errc::option, prefix + "top_k", "is ", router.top_k, "; there are ", experts,
+                           " experts");
     } else {
         const tensor_view& given = tensors[map];
         for (std::size_t i = 0; i < given.shape.elements(); ++i) {
             const std::int64_t expert = load_integer(given, i);
             if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
-                return failure{errc::option, wanted[map].name,
-                               "number " + std::to_string(i) + " is " + std::to_string(expert) +
-                                   "; there are " + std::to_string(experts) + " experts"};
+                return failure(errc::option, wanted[map].name, "number ", i, " is ", expert, "; there are ",
+                               experts, " experts");
             for (std::size_t j = i - i % route_choices(router, tensors); j < i; ++j)
                 if (load_integer(given, j) == expert)
-                    return failure{errc::option, wanted[map].name,
-                                   "numbers " + std::to_string(j) + " and " + std::to_string(i) +
-                                       ", of one token, are both " + std::to_string(expert)};
+                    return failure(errc::option, wanted[map].name, "numbers ", j, " and ", i,
+                                   ", of one token, are both ", expert);
         }
     }
     return {};

@@ -21,47 +21,40 @@ namespace detail {
 template <class T>
 status check_matrix(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width) {
     if (given.data == nullptr && rows > 0)
-        return failure{errc::size, name,
-                       "missing; the block reads it with shape (" + std::to_string(rows) + ", " +
-                           std::to_string(width) + ")"};
+        return failure(errc::size, name, "missing; the block reads it with shape (", rows, ", ", width, ")");
     if (given.rows != rows || (given.cols != width && rows > 0))
-        return failure{errc::size, name,
-                       "has shape (" + std::to_string(given.rows) + ", " + std::to_string(given.cols) +
-                           "); it must be (" + std::to_string(rows) + ", " + std::to_string(width) + ")"};
+        return failure(errc::size, name, "has shape (", given.rows, ", ", given.cols, "); it must be (", rows,
+                       ", ", width, ")");
     if (given.stride < width && given.rows > 1)
-        return failure{errc::size, name,
-                       "has a row stride of " + std::to_string(given.stride) + ", less than its width " +
-                           std::to_string(width)};
+        return failure(errc::size, name, "has a row stride of ", given.stride, ", less than its width ",
+                       width);
     return {};
 }
 inline status check_beside(const matrix_view<const float>& given, const char* name, std::size_t width,
                            const matrix_view<const float>& x, const matrix_view<float>& y) {
     if (status s = check_matrix(given, name, x.rows, width); !s) return s;
-    if (matrices_overlap(given, y)) return failure{errc::overlap, "y", std::string("overlaps ") + name};
+    if (matrices_overlap(given, y)) return failure(errc::overlap, "y", "overlaps ", name);
     return {};
 }
 
 // Token ids: one a token, or none where the block reads none.
 inline status check_ids_given(const call_needs& needs, std::size_t ids, std::size_t tokens) {
     if (ids == tokens || (ids == 0 && needs.tables.empty())) return {};
-    return failure{errc::size, "token_ids",
-                   "has " + std::to_string(ids) + " ids for the " + std::to_string(tokens) + " tokens of x"};
+    return failure(errc::size, "token_ids", "has ", ids, " ids for the ", tokens, " tokens of x");
 }
 
 // Room for the choices of all tokens, or none.
 inline status check_routes_given(const call_needs& needs, std::size_t routes, std::size_t tokens) {
     if (routes == 0 || routes == tokens * needs.choices) return {};
-    return failure{errc::size, "routes",
-                   "has room for " + std::to_string(routes) + " choices; " + std::to_string(tokens) +
-                       " tokens make " + std::to_string(needs.choices) + " each"};
+    return failure(errc::size, "routes", "has room for ", routes, " choices; ", tokens, " tokens make ",
+                   needs.choices, " each");
 }
 
 inline status check_carried(const call_needs& needs, const carried_residuals* carried, std::size_t tokens) {
     if (needs.delay == 0) return {};
     if (carried == nullptr)
-        return failure{errc::size, "carried",
-                       "missing; a delayed block needs carried_residuals(" + std::to_string(needs.delay) +
-                           ", tokens, d_model)"};
+        return failure(errc::size, "carried", "missing; a delayed block needs carried_residuals(",
+                       needs.delay, ", tokens, d_model)");
     return carried->check(needs.delay, tokens, needs.d_model);
 }
 
@@ -69,19 +62,15 @@ inline status check_carried(const call_needs& needs, const carried_residuals* ca
 inline status check_gathered_form(const gathered_table& table, std::span<const gathered_rows> all,
                                   std::size_t tokens) {
     if (table.number > all.size())
-        return failure{errc::size, table.name,
-                       "is to come with the call as table " + std::to_string(table.number) +
-                           " of `gathered`, which has " + std::to_string(all.size())};
+        return failure(errc::size, table.name, "is to come with the call as table ", table.number,
+                       " of `gathered`, which has ", all.size());
     const gathered_rows& rows = all[table.number - 1];
     if (rows.type != table.type || rows.width != table.width)
-        return failure{errc::dtype, table.name,
-                       "was gathered as rows of " + std::to_string(rows.width) + " " +
-                           std::string(name_of(rows.type)) + "; the layer reads " +
-                           std::to_string(table.width) + " " + std::string(name_of(table.type))};
+        return failure(errc::dtype, table.name, "was gathered as rows of ", rows.width, " ",
+                       name_of(rows.type), "; the layer reads ", table.width, " ", name_of(table.type));
     if (rows.index.size() != tokens)
-        return failure{errc::size, table.name,
-                       "was gathered for " + std::to_string(rows.index.size()) + " tokens; the call has " +
-                           std::to_string(tokens)};
+        return failure(errc::size, table.name, "was gathered for ", rows.index.size(),
+                       " tokens; the call has ", tokens);
     return {};
 }
 
@@ -90,21 +79,19 @@ template <class Y>
 status check_gathered_place(const gathered_table& table, const gathered_rows& rows, const matrix_view<Y>& y) {
     const std::size_t number = block_of(rows.type) > 1 ? 2 : size_of(rows.type);
     if (reinterpret_cast<std::uintptr_t>(rows.data) % number != 0 || rows.stride % number != 0)
-        return failure{
-            errc::size, table.name,
-            "has gathered rows that do not lie at multiples of " + std::to_string(number) + " bytes"};
+        return failure(errc::size, table.name, "has gathered rows that do not lie at multiples of ", number,
+                       " bytes");
     if (ranges_overlap(rows.data, rows.bytes(), y.data, bytes_of_rows(y)) ||
         ranges_overlap(rows.index.data(), rows.index.size_bytes(), y.data, bytes_of_rows(y)))
-        return failure{errc::overlap, "y", "overlaps the gathered rows of " + table.name};
+        return failure(errc::overlap, "y", "overlaps the gathered rows of ", table.name);
     return {};
 }
 // Which of them each token's is.
 inline status check_gathered_index(const gathered_table& table, const gathered_rows& rows) {
     for (std::size_t t = 0; t < rows.index.size(); ++t)
         if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
-            return failure{errc::token_id, table.name,
-                           "index[" + std::to_string(t) + "] = " + std::to_string(rows.index[t]) +
-                               " lies outside its " + std::to_string(rows.count) + " gathered rows"};
+            return failure(errc::token_id, table.name, "index[", t, "] = ", rows.index[t],
+                           " lies outside its ", rows.count, " gathered rows");
     return {};
 }
 
@@ -114,11 +101,11 @@ status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_v
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
         return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
     };
-    if (matrices_overlap(x, y)) return failure{errc::overlap, "y", "overlaps x"};
+    if (matrices_overlap(x, y)) return failure(errc::overlap, "y", "overlaps x");
     if (lies_in_y(inputs.token_ids.data(), inputs.token_ids.size_bytes()))
-        return failure{errc::overlap, "y", "overlaps token_ids"};
+        return failure(errc::overlap, "y", "overlaps token_ids");
     if (lies_in_y(inputs.routes.data(), inputs.routes.size_bytes()))
-        return failure{errc::overlap, "y", "overlaps routes"};
+        return failure(errc::overlap, "y", "overlaps routes");
     return {};
 }
 
@@ -127,9 +114,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
                          const token_inputs& inputs, const matrix_view<float>& y) {
     const auto& ids = inputs.token_ids;
     if (y.rows != x.rows)
-        return failure{
-            errc::size, "y",
-            "has " + std::to_string(y.rows) + " rows for the " + std::to_string(x.rows) + " tokens of x"};
+        return failure(errc::size, "y", "has ", y.rows, " rows for the ", x.rows, " tokens of x");
     if (status s = check_ids_given(needs, ids.size(), x.rows); !s) return s;
     if (status s = check_routes_given(needs, inputs.routes.size(), x.rows); !s) return s;
     if (needs.residual)
@@ -141,9 +126,8 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
     for (const table_size& table : needs.tables)
         for (std::size_t i = 0; i < ids.size(); ++i)
             if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
-                return failure{errc::token_id, table.name,
-                               "token_ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
-                                   " lies outside its " + std::to_string(table.vocab) + " rows"};
+                return failure(errc::token_id, table.name, "token_ids[", i, "] = ", ids[i],
+                               " lies outside its ", table.vocab, " rows");
     for (const gathered_table& table : needs.gathered) {
         if (status s = check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];

@@ -40,18 +40,13 @@ public:
     // Whether the next delayed layer may be called with so many tokens.
     [[nodiscard]] status check(std::size_t layers, std::size_t tokens, std::size_t d_model) const {
         if (layers != layers_ || d_model != d_model_)
-            return failure{errc::size, "carried",
-                           "carries over " + std::to_string(layers_) + " layers of d_model " +
-                               std::to_string(d_model_) + "; the block delays by " + std::to_string(layers) +
-                               " and has d_model " + std::to_string(d_model)};
+            return failure(errc::size, "carried", "carries over ", layers_, " layers of d_model ", d_model_,
+                           "; the block delays by ", layers, " and has d_model ", d_model);
         if (tokens > tokens_)
-            return failure{errc::size, "carried",
-                           "has room for " + std::to_string(tokens_) + " tokens; the call has " +
-                               std::to_string(tokens)};
+            return failure(errc::size, "carried", "has room for ", tokens_, " tokens; the call has ", tokens);
         if (due() != 0 && due() != tokens)
-            return failure{errc::size, "carried",
-                           "brings a residual of " + std::to_string(due()) + " tokens to a call of " +
-                               std::to_string(tokens)};
+            return failure(errc::size, "carried", "brings a residual of ", due(), " tokens to a call of ",
+                           tokens);
         return {};
     }
     // What is due, to be replaced by what the layer sends on. Precondition: check() passed.

@@ -43,9 +43,8 @@ public:
         const std::size_t bytes = tokens ? workspace_bytes(tokens, workers_) : 0;
         workspace_ = workspace(bytes, std::nothrow);
         if (workspace_.size() == bytes) return {};
-        return failure{errc::workspace, "tokens",
-                       "are " + std::to_string(tokens) + "; there is no memory for the " +
-                           std::to_string(bytes) + " bytes that they need at a time"};
+        return failure(errc::workspace, "tokens", "are ", tokens, "; there is no memory for the ", bytes,
+                       " bytes that they need at a time");
     }
 
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }

@@ -24,7 +24,7 @@ namespace detail {
 TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
                                               matrix_view<float> y, std::span<std::byte> memory,
                                               executor_ref execute) const {
-    if (!engine_) return failure{errc::empty, "layer", "holds nothing: it was moved from"};
+    if (!engine_) return failure(errc::empty, "layer", "holds nothing: it was moved from");
     if (status s = check_call(needs_, x, inputs, y); !s) return s;
     if (x.rows == 0) return {};
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -34,9 +34,8 @@ TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const 
     std::size_t workers = std::min(execute.concurrency() ? execute.concurrency() : workers_, most_workers);
     while (workers > 1 && engine_->workspace_bytes(1, workers) > room) --workers;
     if (engine_->workspace_bytes(1, workers) > room)
-        return failure{errc::workspace, "workspace",
-                       "has " + std::to_string(memory.size()) + " bytes; one token needs " +
-                           std::to_string(workspace_bytes(1, 1))};
+        return failure(errc::workspace, "workspace", "has ", memory.size(), " bytes; one token needs ",
+                       workspace_bytes(1, 1));
     const std::size_t tokens = fitting_tokens(*engine_, x.rows, workers, room);
     const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
     for (std::size_t first = 0; first < x.rows; first += tokens) {

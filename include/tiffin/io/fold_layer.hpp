@@ -1,7 +1,7 @@
 // Folding the memories and modulators of a layer file. Needs the JSON library (target tiffin::io).
 #pragma once
 
-#include <tiffin/call/fold.hpp>
+#include <tiffin/cpu/fold.hpp>
 #include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
@@ -40,8 +40,8 @@ public:
             const std::string keys = key.substr(0, key.size() - std::string_view("block").size());
             const auto mark = file.metadata().find(keys + "folded");
             if (mark != file.metadata().end() && mark->second == "true")
-                return failure{errc::option, keys + "folded",
-                               "is 'true'; what is folded already is not folded again"};
+                return failure(errc::option, keys + "folded",
+                               "is 'true'; what is folded already is not folded again");
             layer_options options(file.metadata());
             auto prefixes = tensor_prefixes(options, keys, file.tensors().entries().size());
             if (!prefixes) return prefixes.failure();
@@ -65,9 +65,9 @@ public:
             }
         }
         if (made.tables_.empty())
-            return failure{
+            return failure(
                 errc::option, "block",
-                "is nothing that can be folded: known are meki, retoken, and ple with its context"};
+                "is nothing that can be folded: known are meki, retoken, and ple with its context");
         for (const weights::entry& e : file.tensors().entries())
             if (!replaced.contains(e.name)) made.kept_.add(e.name, e.tensor);
         return made;
@@ -111,9 +111,8 @@ private:
                 if (status s = options.read(keys.substr(0, first) + "num_experts", count); !s)
                     return s.failure();
             if (count > tensors / all.size())
-                return failure{
-                    errc::option, keys.substr(0, first) + "num_experts",
-                    "is " + std::to_string(count) + "; the file has " + std::to_string(tensors) + " tensors"};
+                return failure(errc::option, keys.substr(0, first) + "num_experts", "is ", count,
+                               "; the file has ", tensors, " tensors");
             std::vector<std::string> longer;
             for (const std::string& prefix : all)
                 for (std::size_t e = 0; e < count; ++e)

@@ -1,7 +1,7 @@
 // The blocks of layer files: from options and the names of tensors to a composition.
 #pragma once
 
-#include <tiffin/call/any_block.hpp>
+#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
@@ -47,10 +47,10 @@ public:
     // `tensors` and `keys` are the prefixes of the tensors' names and of the options' keys.
     result<block> build(const std::string& tensors, const std::string& keys) {
         const std::string* const kind = options_.find(keys + "block");
-        if (kind == nullptr) return failure{errc::option, keys + "block", "missing from __metadata__"};
+        if (kind == nullptr) return failure(errc::option, keys + "block", "missing from __metadata__");
         if (depth_ == deepest)
-            return failure{errc::option, keys + "block",
-                           "lies deeper than " + std::to_string(deepest) + " blocks inside one another"};
+            return failure(errc::option, keys + "block", "lies deeper than ", deepest,
+                           " blocks inside one another");
         ++depth_;
         auto made = build_kind(*kind, {tensors, keys});
         --depth_;
@@ -83,8 +83,8 @@ private:
             if (k.name == kind) return (this->*k.build)(at);
             names.append(names.empty() ? "" : ", ").append(k.name);
         }
-        return failure{errc::option, at.keys + "block",
-                       "is " + tiffin::detail::in_quotes(kind) + "; known are " + names};
+        return failure(errc::option, at.keys + "block", "is ", tiffin::detail::in_quotes(kind),
+                       "; known are ", names);
     }
 
     template <class Block>
@@ -117,17 +117,16 @@ private:
     result<block> experts(const place& at) {
         std::size_t count = 0;
         if (!options_.has(at.keys + "num_experts"))
-            return failure{errc::option, at.keys + "num_experts", "missing from __metadata__"};
+            return failure(errc::option, at.keys + "num_experts", "missing from __metadata__");
         if (status s = options_.read(at.keys + "num_experts", count); !s) return s.failure();
         const std::string prefix = at.tensors + "experts.";
         const std::size_t found = tiffin::detail::numbered_parts(given_, prefix);
         if (found < count)
-            return failure{errc::missing_tensor, prefix + std::to_string(found),
-                           "missing; num_experts is " + std::to_string(count)};
+            return failure(errc::missing_tensor, prefix + std::to_string(found), "missing; num_experts is ",
+                           count);
         for (const weights::entry& e : given_.entries())
             if (found > count && e.name.starts_with(prefix + std::to_string(found - 1) + "."))
-                return failure{errc::unused_tensor, e.name,
-                               "given, but num_experts is " + std::to_string(count)};
+                return failure(errc::unused_tensor, e.name, "given, but num_experts is ", count);
         return build(prefix + "0.", at.keys + "expert.");
     }
     template <class Router>
@@ -154,9 +153,8 @@ private:
         const tensor_view* const map = given_.find(at.tensors + "hash_map");
         const std::size_t columns = map != nullptr && map->shape.rank() == 2 ? map->shape[1] : 1;
         if (top_k != 0 && map != nullptr && top_k != columns)
-            return failure{errc::option, at.keys + "top_k",
-                           "is " + std::to_string(top_k) + "; " + at.tensors + "hash_map gives a token " +
-                               std::to_string(columns)};
+            return failure(errc::option, at.keys + "top_k", "is ", top_k, "; ", at.tensors,
+                           "hash_map gives a token ", columns);
         return mixture_of(at, hash{});
     }
 
@@ -173,9 +171,9 @@ private:
         if (status s = options_.read(at.keys + "placement", placements, placement); !s) return s.failure();
         if (placement == placement_kind::down) {
             if (kind != fusion_kind::additive)
-                return failure{errc::option, at.keys + "fusion",
-                               "is '" + std::string(names[static_cast<std::size_t>(kind)]) +
-                                   "'; a bank at the down projection is added to its result (additive)"};
+                return failure(errc::option, at.keys + "fusion", "is '",
+                               names[static_cast<std::size_t>(kind)],
+                               "'; a bank at the down projection is added to its result (additive)");
             file_structmoe_down made;
             made.hidden.phi = phi;
             std::get<1>(made.output.terms).router = router;
@@ -217,9 +215,9 @@ private:
         if (status s = options_.read(at.keys + "top_k", modulator.mixed.input.router.top_k); !s)
             return s.failure();
         if (!options_.has(at.keys + "num_layers"))
-            return failure{
+            return failure(
                 errc::option, at.keys + "num_layers",
-                "missing from __metadata__; it counts the layers of the backbone and has no default"};
+                "missing from __metadata__; it counts the layers of the backbone and has no default");
         if (status s = options_.read(at.keys + "num_layers", modulator.num_layers); !s) return s.failure();
         auto base = build(at.tensors + "base.", at.keys + "base.");
         if (!base) return base;
@@ -228,7 +226,7 @@ private:
     result<block> parallel(const place& at) {
         std::size_t count = 0;
         if (!options_.has(at.keys + "branches"))
-            return failure{errc::option, at.keys + "branches", "missing from __metadata__"};
+            return failure(errc::option, at.keys + "branches", "missing from __metadata__");
         if (status s = options_.read(at.keys + "branches", count); !s) return s.failure();
         std::vector<block> branches;
         for (std::size_t i = 0; i < count; ++i) {

@@ -1,7 +1,7 @@
 // Layer files: one block in one safetensors file. Needs the JSON library (target tiffin::io).
 #pragma once
 
-#include <tiffin/call/any_layer.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/io/layer_options.hpp>
@@ -48,7 +48,7 @@ result<any_layer> open_layer(const std::filesystem::path& path, const Backend& b
     // The place of the failure is cut here already: an endless name would leave no room for what is wrong.
     const failure& f = loaded.failure();
     const failure inside{f.code, tiffin::detail::printable(f.where, 512), f.what};
-    return failure{f.code, shared->label(), inside.message()};
+    return failure(f.code, shared->label(), inside.message());
 }
 
 }  // namespace io

@@ -51,8 +51,8 @@ public:
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
         if (bad != std::errc() || rest != end || value == 0)
-            return failure{errc::option, key,
-                           "is " + detail::in_quotes(*text) + "; it must be a whole number from 1 up"};
+            return failure(errc::option, key, "is ", detail::in_quotes(*text),
+                           "; it must be a whole number from 1 up");
         to = value;
         return {};
     }
@@ -64,9 +64,8 @@ public:
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
         if (bad != std::errc() || rest != end || !std::isfinite(value) || value < 0)
-            return failure{
-                errc::option, key,
-                "is " + detail::in_quotes(*text) + "; it must be a number not below 0 that f32 can hold"};
+            return failure(errc::option, key, "is ", detail::in_quotes(*text),
+                           "; it must be a number not below 0 that f32 can hold");
         to = value;
         return {};
     }
@@ -81,15 +80,13 @@ public:
         for (const auto& [key, value] : metadata_) {
             if (known_.contains(key)) continue;
             if (key.ends_with(format_suffix))
-                return failure{errc::option, key,
-                               "is " + detail::in_quotes(value) + "; it must be one of " +
-                                   detail::known_formats() + ", and tensor " +
-                                   detail::in_quotes(
-                                       std::string_view(key).substr(0, key.size() - format_suffix.size())) +
-                                   " be there in bytes (U8)"};
-            return failure{errc::option, key,
-                           "is not an option of block " + detail::in_quotes(block) + " (its value is " +
-                               detail::in_quotes(value) + ")"};
+                return failure(
+                    errc::option, key, "is ", detail::in_quotes(value), "; it must be one of ",
+                    detail::known_formats(), ", and tensor ",
+                    detail::in_quotes(std::string_view(key).substr(0, key.size() - format_suffix.size())),
+                    " be there in bytes (U8)");
+            return failure(errc::option, key, "is not an option of block ", detail::in_quotes(block),
+                           " (its value is ", detail::in_quotes(value), ")");
         }
         return {};
     }
@@ -107,7 +104,7 @@ private:
             }
             all.append(all.empty() ? "" : ", ").append(names[i]);
         }
-        return failure{errc::option, key, "is " + detail::in_quotes(*text) + "; known are " + all};
+        return failure(errc::option, key, "is ", detail::in_quotes(*text), "; known are ", all);
     }
 
     const std::map<std::string, std::string>& metadata_;

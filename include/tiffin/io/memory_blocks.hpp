@@ -1,7 +1,7 @@
 // The memory blocks of layer files: meki and ple, in whatever form their tensors have.
 #pragma once
 
-#include <tiffin/call/any_block.hpp>
+#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_form.hpp>

@@ -114,7 +114,7 @@ public:
 #endif
     }
     [[nodiscard]] failure refuse(std::string what) const {
-        return failure{errc::file, path_, std::move(what)};
+        return failure(errc::file, path_, std::move(what));
     }
 
 private:

@@ -102,7 +102,7 @@ private:
 template <class Take>
 result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::string label,
                                                      const Take& take) {
-    const auto refuse = [&](std::string what) { return failure{errc::file, label, std::move(what)}; };
+    const auto refuse = [&](std::string what) { return failure(errc::file, label, std::move(what)); };
     constexpr std::uint64_t prefix = sizeof(std::uint64_t);
     std::uint64_t length = 0;
     if (size < prefix)
@@ -121,7 +121,7 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
     const std::uint64_t data_size = size - prefix - length;
     detail::header_reader header(data_size);
     if (const status read = header.read(text); !read)
-        return failure{read.failure().code, label, read.failure().what};
+        return failure(read.failure().code, label, read.failure().what);
 
     safetensors_file file;
     file.entries_ = std::move(header.entries);
@@ -136,7 +136,7 @@ result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string 
     auto file = load_head(size, std::move(label), take);
     if (!file) return file;
     const std::uint64_t bytes = file->data_size_;
-    const auto refuse = [&](const std::string& what) { return failure{errc::file, file->label_, what}; };
+    const auto refuse = [&](const std::string& what) { return failure(errc::file, file->label_, what); };
     file->data_.reset(static_cast<std::byte*>(::operator new(bytes, alignment, std::nothrow)));
     if (!file->data_) return refuse("there is no memory for its " + std::to_string(bytes) + " data bytes");
     if (!take(file->data_.get(), bytes))
@@ -155,7 +155,7 @@ inline result<safetensors_file> safetensors_file::parse(std::span<const std::byt
 
 inline result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
     const std::string label = path.string();
-    const auto refuse = [&](std::string what) { return failure{errc::file, label, std::move(what)}; };
+    const auto refuse = [&](std::string what) { return failure(errc::file, label, std::move(what)); };
     const result<std::uint64_t> size = detail::regular_file_size(path);
     if (!size) return size.failure();
     const detail::stream_handle stream(std::fopen(label.c_str(), "rb"));

@@ -57,7 +57,7 @@ inline std::string last_reason() {
 
 // Errors: errc::file where there is no regular file at `path`.
 inline result<std::uint64_t> regular_file_size(const std::filesystem::path& path) {
-    const auto refuse = [&](std::string what) { return failure{errc::file, path.string(), std::move(what)}; };
+    const auto refuse = [&](std::string what) { return failure(errc::file, path.string(), std::move(what)); };
     std::error_code error;
     const std::filesystem::file_type kind = std::filesystem::status(path, error).type();
     if (kind == std::filesystem::file_type::not_found) return refuse("there is no such file");
@@ -144,9 +144,8 @@ inline status take_format(std::string_view name, tensor_view& tensor,
     const auto type = told == metadata.end() ? std::nullopt : block_format_of(told->second);
     if (!type) return {};
     const auto refuse = [&](errc code, const std::string& what) {
-        return failure{code, "",
-                       "tensor " + in_quotes(name) + " is " + std::string(format_name(*type)) +
-                           " in bytes of shape " + to_string(tensor.shape) + ": " + what};
+        return failure(code, "", "tensor ", in_quotes(name), " is ", format_name(*type),
+                       " in bytes of shape ", to_string(tensor.shape), ": ", what);
     };
     const std::size_t rank = tensor.shape.rank();
     if (rank == 0 || tensor.shape[rank - 1] % size_of(*type) != 0)

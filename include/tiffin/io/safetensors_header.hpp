@@ -41,15 +41,15 @@ public:
 
     // Reads the whole header; a failure's `where` is left to the caller.
     status read(std::string_view text) {
-        if (text.empty()) return failure{errc::file, "", "the header is empty, not a JSON object"};
+        if (text.empty()) return failure(errc::file, "", "the header is empty, not a JSON object");
         if (text.front() != '{')
-            return failure{errc::file, "",
-                           "the header begins with " + in_quotes(text.substr(0, 1)) + ", not with '{'"};
+            return failure(errc::file, "", "the header begins with ", in_quotes(text.substr(0, 1)),
+                           ", not with '{'");
         // The parser takes a zero byte for the end of its input and would not read on.
         if (const auto zero = text.find('\0'); zero != std::string_view::npos)
-            return failure{errc::file, "", "the header has a zero byte at its byte " + std::to_string(zero)};
+            return failure(errc::file, "", "the header has a zero byte at its byte ", zero);
         if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), this) || !check_layout())
-            return std::move(failure_);
+            return wrong_.failure();
         for (entry& e : entries)
             if (status s = take_format(e.name, e.tensor, metadata); !s) return s;
         return {};
@@ -160,7 +160,7 @@ private:
     [[nodiscard]] std::string tensor() const { return "tensor " + in_quotes(entries.back().name); }
 
     bool refuse(std::string what, errc code = errc::file) {
-        failure_ = {code, "", std::move(what)};
+        wrong_ = failure(code, "", what);
         return false;
     }
 
@@ -238,7 +238,7 @@ private:
     std::array<bool, field_names.size()> seen_{};
     std::size_t count_ = 0;
     std::set<std::string> names_;
-    failure failure_{};
+    status wrong_;
 };
 
 }  // namespace detail

@@ -128,16 +128,16 @@ inline status safetensors_writer::put(const weights::entry& e, std::string_view 
         return s;
     if (taken && done == bytes) return {};
     if (done > bytes || taken)
-        return failure{errc::size, std::string(label),
-                       "tensor " + detail::in_quotes(e.name) + " was produced with " +
-                           (taken ? std::to_string(done) : "more than " + std::to_string(bytes)) +
-                           " bytes; its shape takes " + std::to_string(bytes)};
-    return failure{errc::file, std::string(label), "the file cannot be written: " + detail::last_reason()};
+        return failure(errc::size, std::string(label), "tensor ", detail::in_quotes(e.name),
+                       " was produced with ",
+                       (taken ? std::to_string(done) : "more than " + std::to_string(bytes)),
+                       " bytes; its shape takes ", bytes);
+    return failure(errc::file, std::string(label), "the file cannot be written: ", detail::last_reason());
 }
 
 inline result<safetensors_writer::layout> safetensors_writer::arrange(std::string_view label) const {
     const auto refuse = [&](std::string what, errc code = errc::file) {
-        return failure{code, std::string(label), std::move(what)};
+        return failure(code, std::string(label), std::move(what));
     };
     layout plan;
     for (const weights::entry& e : tensors_.entries()) plan.order.push_back(&e);

@@ -28,7 +28,7 @@ namespace io {
 // told or not known.
 inline result<table_location> find_table(const safetensors_file& file, std::string_view name) {
     const auto refuse = [&](errc code, std::string what) {
-        return failure{code, file.label(), "tensor " + detail::in_quotes(name) + " " + std::move(what)};
+        return failure(code, file.label(), "tensor ", detail::in_quotes(name), " ", std::move(what));
     };
     const tensor_view* const tensor = file.tensors().find(name);
     if (tensor == nullptr)
@@ -80,9 +80,9 @@ inline safetensors_writer& add_table(safetensors_writer& to, const std::string& 
                   [=, told = std::move(progress)](const byte_sink& put) -> status {
                       constexpr std::size_t last = std::numeric_limits<std::int32_t>::max();
                       if (table.rows == 0 || table.width == 0 || table.rows - 1 > last)
-                          return failure{errc::shape, name,
-                                         "has shape " + to_string(shape{table.rows, table.width}) +
-                                             "; a table has numbers in each of 1 to 2^31 rows"};
+                          return failure(errc::shape, name, "has shape ",
+                                         to_string(shape{table.rows, table.width}),
+                                         "; a table has numbers in each of 1 to 2^31 rows");
                       const std::size_t bytes = table.row_bytes();
                       const std::size_t most = std::max<std::size_t>((std::size_t{4} << 20) / bytes, 1);
                       std::vector<std::int32_t> ids;

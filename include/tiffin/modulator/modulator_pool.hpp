@@ -54,10 +54,10 @@ struct modulator_pool {
 
     [[nodiscard]] status check() const {
         if (num_layers > 0) return {};
-        return failure{
+        return failure(
             errc::option, "num_layers",
             "is 0; it has no default: it counts the layers of the backbone, and what the pool adds "
-            "is divided by sqrt(2 num_layers)"};
+            "is divided by sqrt(2 num_layers)");
     }
     TIFFIN_HD constexpr std::tuple<const decltype(mixed)&> parts() const noexcept { return {mixed}; }
     static constexpr double flops() noexcept { return 2; }

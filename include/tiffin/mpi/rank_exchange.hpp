@@ -21,7 +21,7 @@ inline status of_mpi(int code, const char* call) {
     char text[MPI_MAX_ERROR_STRING]{};
     int length = 0;
     MPI_Error_string(code, text, &length);
-    return failure{errc::file, call, text};
+    return failure(errc::file, call, text);
 }
 
 // One verdict for all ranks: the failure of the lowest that has one, with its number. Where none has, all
@@ -39,10 +39,8 @@ inline status agreed(MPI_Comm comm, const status& own, std::size_t top_k = 0, st
         return s;
     if (least[0] == ranks) {
         if (least[1] == -least[2] && least[3] == -least[4]) return {};
-        return failure{errc::option, "ranks",
-                       "make different calls: they mix from " + std::to_string(least[1]) + " to " +
-                           std::to_string(-least[2]) + " of from " + std::to_string(least[3]) + " to " +
-                           std::to_string(-least[4]) + " experts (0: rows as they are)"};
+        return failure(errc::option, "ranks", "make different calls: they mix from ", least[1], " to ",
+                       -least[2], " of from ", least[3], " to ", -least[4], " experts (0: rows as they are)");
     }
     struct {
         int code;
@@ -56,7 +54,7 @@ inline status agreed(MPI_Comm comm, const status& own, std::size_t top_k = 0, st
     if (status s = of_mpi(MPI_Bcast(&told, sizeof told, MPI_BYTE, least[0], comm), "MPI_Bcast"); !s) return s;
     std::string where = "rank " + std::to_string(least[0]);
     if (told.where[0] != '\0') where.append(", ").append(told.where);
-    return failure{static_cast<errc>(told.code), where, told.what};
+    return failure(static_cast<errc>(told.code), where, told.what);
 }
 
 // A communicator over the same ranks as another, so that what is sent here meets nothing of the caller's.

@@ -24,42 +24,36 @@ struct shard_block {
 
 // Errors: see sharded_rows::of(). They are the same wherever the blocks, one a rank, are.
 inline status check_blocks(std::span<const shard_block> blocks) {
-    const auto number = [](std::size_t n) { return std::to_string(n); };
     const auto size = [&](const shard_grid& g) {
-        return number(g.row_shards) + " x " + number(g.column_shards);
+        return std::to_string(g.row_shards) + " x " + std::to_string(g.column_shards);
     };
     const shard_block& first = blocks[0];
     for (std::size_t r = 0; r < blocks.size(); ++r) {
         const shard_block& b = blocks[r];
-        const std::string rank = "rank " + number(r);
+        const std::string rank = "rank " + std::to_string(r);
         if (b.grid != first.grid)
-            return failure{errc::option, rank,
-                           "has a grid of " + size(b.grid) + ", rank 0 one of " + size(first.grid)};
+            return failure(errc::option, rank, "has a grid of ", size(b.grid), ", rank 0 one of ",
+                           size(first.grid));
         const auto [row_shards, column_shards] = b.grid;
         if (row_shards == 0 || blocks.size() % row_shards != 0 || blocks.size() / row_shards != column_shards)
-            return failure{errc::option, "grid",
-                           "is " + size(b.grid) + "; there are " + number(blocks.size()) + " ranks"};
+            return failure(errc::option, "grid", "is ", size(b.grid), "; there are ", blocks.size(),
+                           " ranks");
         if (b.rows != first.rows)
-            return failure{errc::size, rank,
-                           "has a table of " + number(b.rows) + " rows, rank 0 one of " + number(first.rows)};
+            return failure(errc::size, rank, "has a table of ", b.rows, " rows, rank 0 one of ", first.rows);
         const shard_range shard = b.grid.rows_at(static_cast<int>(r), b.rows);
         if (b.own.rows != shard.count)
-            return failure{errc::size, rank,
-                           "has " + number(b.own.rows) + " rows; its shard has " + number(shard.count) +
-                               ", from " + number(shard.first) + " on"};
+            return failure(errc::size, rank, "has ", b.own.rows, " rows; its shard has ", shard.count,
+                           ", from ", shard.first, " on");
         if (b.own.type != first.own.type)
-            return failure{errc::dtype, rank,
-                           "is " + std::string(name_of(b.own.type)) + ", rank 0 is " +
-                               std::string(name_of(first.own.type))};
+            return failure(errc::dtype, rank, "is ", name_of(b.own.type), ", rank 0 is ",
+                           name_of(first.own.type));
         const std::size_t above = r % column_shards;
         if (b.own.width != blocks[above].own.width)
-            return failure{errc::size, rank,
-                           "has rows of " + number(b.own.width) + ", rank " + number(above) +
-                               " of the same columns has rows of " + number(blocks[above].own.width)};
+            return failure(errc::size, rank, "has rows of ", b.own.width, ", rank ", above,
+                           " of the same columns has rows of ", blocks[above].own.width);
         if (b.own.row_bytes() > INT_MAX)
-            return failure{
-                errc::size, rank,
-                "has rows of " + number(b.own.row_bytes()) + " bytes; MPI takes at most " + number(INT_MAX)};
+            return failure(errc::size, rank, "has rows of ", b.own.row_bytes(), " bytes; MPI takes at most ",
+                           INT_MAX);
     }
     return {};
 }
@@ -70,9 +64,8 @@ inline status check_ids_of_rank(std::span<const std::int32_t> ids, const table_s
                                 std::size_t ranks) {
     const std::size_t most = INT_MAX / ranks;
     if (ids.size() > most)
-        return failure{errc::size, "ids",
-                       "are " + std::to_string(ids.size()) + "; " + std::to_string(ranks) +
-                           " ranks exchange at most " + std::to_string(most) + " each"};
+        return failure(errc::size, "ids", "are ", ids.size(), "; ", ranks, " ranks exchange at most ", most,
+                       " each");
     return check_ids(ids, table);
 }
 

@@ -46,25 +46,21 @@ public:
     //   shard's not that of its experts.
     static result<sharded_pool> of(const sharded_rows&& table, std::size_t experts) = delete;
     static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
-        const auto number = [](std::size_t n) { return std::to_string(n); };
         const table_shape& shape = table.shape();
         const std::size_t columns = table.grid_.column_shards;
         if (!std::has_single_bit(columns) || columns > experts)
-            return failure{errc::option, "grid",
-                           "has " + number(columns) + " column shards; of " + number(experts) +
-                               " experts it may have a power of two, and not more than experts"};
+            return failure(errc::option, "grid", "has ", columns, " column shards; of ", experts,
+                           " experts it may have a power of two, and not more than experts");
         if (shape.width % experts != 0 || shape.width / experts % block_of(shape.type) != 0)
-            return failure{errc::size, "experts",
-                           number(experts) + " do not share rows of " + number(shape.width) +
-                               " in blocks of " + number(block_of(shape.type))};
+            return failure(errc::size, "experts", experts, " do not share rows of ", shape.width,
+                           " in blocks of ", block_of(shape.type));
         const std::size_t d = shape.width / experts;
         for (std::size_t c = 0; c < columns; ++c) {
             const shard_range own = table.grid_.experts_at(static_cast<int>(c), experts);
             const std::size_t width = table.shared_->blocks[c].own.width;
             if (width != own.count * d)
-                return failure{errc::size, "column shard " + number(c),
-                               "has rows of " + number(width) + "; its " + number(own.count) +
-                                   " experts of " + number(experts) + " have " + number(own.count * d)};
+                return failure(errc::size, "column shard " + std::to_string(c), "has rows of ", width,
+                               "; its ", own.count, " experts of ", experts, " have ", own.count * d);
         }
         return sharded_pool(table, experts);
     }
@@ -131,25 +127,21 @@ private:
 
     [[nodiscard]] status check_call(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
                                     std::size_t top_k) const {
-        const auto number = [](auto n) { return std::to_string(n); };
         if (top_k == 0 || top_k > experts_)
-            return failure{errc::option, "top_k",
-                           "is " + number(top_k) + " of " + number(experts_) + " experts"};
+            return failure(errc::option, "top_k", "is ", top_k, " of ", experts_, " experts");
         if (status s = table_->check_call(ids); !s) return s;
         if (choices.size() != ids.size() * top_k)
-            return failure{errc::size, "choices",
-                           "are " + number(choices.size()) + "; " + number(ids.size()) + " tokens make " +
-                               number(top_k) + " each"};
+            return failure(errc::size, "choices", "are ", choices.size(), "; ", ids.size(), " tokens make ",
+                           top_k, " each");
         for (std::size_t i = 0; i < choices.size(); ++i) {
             const std::int32_t e = choices[i].expert;
             const auto earlier = choices.subspan(i / top_k * top_k, i % top_k);
             const bool twice = std::any_of(earlier.begin(), earlier.end(),
                                            [e](const choice<float>& one) { return one.expert == e; });
             if (e < 0 || static_cast<std::size_t>(e) >= experts_ || twice)
-                return failure{
-                    errc::option, "choices[" + number(i) + "]",
-                    "is expert " + number(e) +
-                        (twice ? ", which the token has chosen before" : " of " + number(experts_))};
+                return failure(
+                    errc::option, "choices[" + std::to_string(i) + "]", "is expert ", e,
+                    (twice ? ", which the token has chosen before" : " of " + std::to_string(experts_)));
         }
         return {};
     }

@@ -220,10 +220,8 @@ private:
                 answers& got) const {
         detail::rank_counts& sent = shared_->sent;
         if (record > INT_MAX || q.answer_bytes > INT_MAX)
-            return failure{errc::size, "choices",
-                           "travel in records of " + std::to_string(record) + " bytes, their rows in " +
-                               std::to_string(q.answer_bytes) + "; MPI takes at most " +
-                               std::to_string(INT_MAX)};
+            return failure(errc::size, "choices", "travel in records of ", record, " bytes, their rows in ",
+                           q.answer_bytes, "; MPI takes at most ", INT_MAX);
         const std::size_t columns = grid_.column_shards;
         got.places.assign(q.ids.size() * columns, answers::none);
         for (std::size_t i = 0; i < got.places.size(); ++i)

@@ -49,8 +49,8 @@ public:
         const std::size_t rows = store_->shape().rows;  // an edit may have added some
         const auto is_outside = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= rows; };
         if (rows == 0 && outside_ == outside_row::row_0 && !ids.empty())
-            return failure{errc::token_id, "ids",
-                           "are read as row 0 beyond the table, which has no rows at all"};
+            return failure(errc::token_id, "ids",
+                           "are read as row 0 beyond the table, which has no rows at all");
         std::vector<std::int32_t> inside;
         for (const std::int32_t id : ids)
             if (!is_outside(id))

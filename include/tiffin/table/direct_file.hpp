@@ -37,8 +37,8 @@ public:
 #if defined(O_DIRECT)
             flags = O_DIRECT;
 #else
-            return failure{errc::option, table.path.string(),
-                           "cannot be read around the cache on this system"};
+            return failure(errc::option, table.path.string(),
+                           "cannot be read around the cache on this system");
 #endif
         }
         auto file = io::open_file::open(table.path, flags);

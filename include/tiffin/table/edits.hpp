@@ -33,14 +33,12 @@ inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
                                                    std::optional<std::int32_t> pad_id = {}) {
     const std::size_t n = targets.size();
     if (n == 0 || n > positions)
-        return failure{errc::option, "targets",
-                       "has " + std::to_string(n) + " ids for " + std::to_string(positions) +
-                           " positions; it must have 1 to as many, a subset or the mean of more"};
+        return failure(errc::option, "targets", "has ", n, " ids for ", positions,
+                       " positions; it must have 1 to as many, a subset or the mean of more");
     const bool pads = fill != span_fill::copy && n < positions;
     if (pads && !pad_id)
-        return failure{errc::option, "pad_id",
-                       "is not given; " + std::to_string(positions - n) + " of " + std::to_string(positions) +
-                           " positions are padding, which reads the row of an id that you choose"};
+        return failure(errc::option, "pad_id", "is not given; ", positions - n, " of ", positions,
+                       " positions are padding, which reads the row of an id that you choose");
     std::vector<std::int32_t> ids(positions, pads ? *pad_id : targets.back());
     const std::size_t first = fill == span_fill::pad_left ? positions - n : 0;
     const std::size_t times = fill == span_fill::copy ? positions / n : 1;
@@ -104,7 +102,7 @@ public:
     // Errors: errc::token_id; errc::option where there are no ids; errc::size where no int32 is left as its
     //   id; those of the store.
     result<std::int32_t> add_mean(std::span<const std::int32_t> ids) {
-        if (ids.empty()) return failure{errc::option, "ids", "is empty; a mean is that of one row or more"};
+        if (ids.empty()) return failure(errc::option, "ids", "is empty; a mean is that of one row or more");
         if (status s = check_ids(ids, shape()); !s) return s.failure();
         std::vector<std::byte> row(shape_.row_bytes());
         std::vector<float> numbers(shape_.width);
@@ -120,8 +118,8 @@ public:
         const std::lock_guard lock(mutex_);
         const std::size_t id = shape_.rows + edits_.rows_added;
         if (id > std::size_t{std::numeric_limits<std::int32_t>::max()})
-            return failure{errc::size, "ids",
-                           "are int32 and cannot tell a row beyond the " + std::to_string(id) + " there are"};
+            return failure(errc::size, "ids", "are int32 and cannot tell a row beyond the ", id,
+                           " there are");
         edits_.added.insert(edits_.added.end(), row.begin(), row.end());
         ++edits_.rows_added;
         ++edits_.count;
@@ -190,9 +188,8 @@ private:
 // Errors: errc::size where they reach beyond the call.
 inline status replace_at(std::span<std::int32_t> ids, std::size_t first, std::span<const std::int32_t> by) {
     if (first > ids.size() || by.size() > ids.size() - first)
-        return failure{errc::size, "by",
-                       "has " + std::to_string(by.size()) + " ids from position " + std::to_string(first) +
-                           " on; the call has " + std::to_string(ids.size())};
+        return failure(errc::size, "by", "has ", by.size(), " ids from position ", first,
+                       " on; the call has ", ids.size());
     std::copy(by.begin(), by.end(), ids.begin() + static_cast<std::ptrdiff_t>(first));
     return {};
 }

@@ -20,18 +20,16 @@ public:
     // Errors: errc::size where there is none or their rows are not as many, errc::dtype where their formats
     //   differ.
     static result<joined_columns> of(std::vector<row_store_ref> parts) {
-        if (parts.empty()) return failure{errc::size, "parts", "is empty; a row is joined of one or more"};
+        if (parts.empty()) return failure(errc::size, "parts", "is empty; a row is joined of one or more");
         table_shape shape = parts[0].shape();
         for (std::size_t i = 1; i < parts.size(); ++i) {
             const table_shape part = parts[i].shape();
             if (part.rows != shape.rows)
-                return failure{errc::size, "parts",
-                               "number " + std::to_string(i) + " has " + std::to_string(part.rows) +
-                                   " rows, the first has " + std::to_string(shape.rows)};
+                return failure(errc::size, "parts", "number ", i, " has ", part.rows, " rows, the first has ",
+                               shape.rows);
             if (part.type != shape.type)
-                return failure{errc::dtype, "parts",
-                               "number " + std::to_string(i) + " is " + std::string(name_of(part.type)) +
-                                   ", the first is " + std::string(name_of(shape.type))};
+                return failure(errc::dtype, "parts", "number ", i, " is ", name_of(part.type),
+                               ", the first is ", name_of(shape.type));
             shape.width += part.width;
         }
         return joined_columns(std::move(parts), shape);

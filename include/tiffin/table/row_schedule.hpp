@@ -58,8 +58,7 @@ public:
     // The rows of the next layer, valid until the call after this.
     result<gathered_rows> next() {
         if (next_ == layers_.size())
-            return failure{errc::size, "next",
-                           "the pass has no layer " + std::to_string(next_) + "; begin() starts another"};
+            return failure(errc::size, "next", "the pass has no layer ", next_, "; begin() starts another");
         if (status s = reads_.usable(); !s) return s.failure();
         const std::size_t layer = std::exchange(next_, layers_.size());  // the last unless all goes well
         if (layer + ahead_ < layers_.size()) start(layer + ahead_);

@@ -89,9 +89,8 @@ private:
 inline status check_ids(std::span<const std::int32_t> ids, const table_shape& table) {
     for (std::size_t i = 0; i < ids.size(); ++i)
         if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.rows)
-            return failure{errc::token_id, "ids",
-                           "ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
-                               " lies outside the table's " + std::to_string(table.rows) + " rows"};
+            return failure(errc::token_id, "ids", "ids[", i, "] = ", ids[i], " lies outside the table's ",
+                           table.rows, " rows");
     return {};
 }
 
@@ -158,15 +157,12 @@ public:
     // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds whole numbers.
     static result<in_memory> view(const tensor_view& table) {
         if (is_integer(table.type))
-            return failure{
-                errc::dtype, "table",
-                "is " + std::string(name_of(table.type)) + "; rows hold f32 or a smaller format of it"};
+            return failure(errc::dtype, "table", "is ", name_of(table.type),
+                           "; rows hold f32 or a smaller format of it");
         if (table.shape.rank() != 2 || table.shape[1] == 0 || table.shape[1] % block_of(table.type) != 0)
-            return failure{errc::shape, "table",
-                           "has shape " + to_string(table.shape) +
-                               "; it must be (rows, width), the width a multiple of " +
-                               std::to_string(block_of(table.type)) + " in " +
-                               std::string(name_of(table.type))};
+            return failure(errc::shape, "table", "has shape ", to_string(table.shape),
+                           "; it must be (rows, width), the width a multiple of ", block_of(table.type),
+                           " in ", name_of(table.type));
         return in_memory(static_cast<const std::byte*>(table.data),
                          {table.shape[0], table.shape[1], table.type});
     }

@@ -39,12 +39,11 @@ struct table_location {
     [[nodiscard]] result<table_location> columns(std::size_t first, std::size_t width) const {
         const std::string asked = std::to_string(width) + " columns from " + std::to_string(first) + " on; ";
         if (first > shape.width || width > shape.width - first)
-            return failure{errc::size, path.string(), asked + "rows have " + std::to_string(shape.width)};
+            return failure(errc::size, path.string(), asked, "rows have ", shape.width);
         const std::size_t block = block_of(shape.type);
         if (first % block != 0 || width % block != 0)
-            return failure{
-                errc::size, path.string(),
-                asked + std::string(name_of(shape.type)) + " keeps " + std::to_string(block) + " together"};
+            return failure(errc::size, path.string(), asked, name_of(shape.type), " keeps ", block,
+                           " together");
         return table_location{
             path, offset + bytes_of(shape.type, first), {shape.rows, width, shape.type}, stride};
     }
@@ -52,9 +51,8 @@ struct table_location {
     // Errors: errc::size where the table has fewer.
     [[nodiscard]] result<table_location> rows(std::size_t first, std::size_t count) const {
         if (first > shape.rows || count > shape.rows - first)
-            return failure{errc::size, path.string(),
-                           std::to_string(count) + " rows from " + std::to_string(first) +
-                               " on; the table has " + std::to_string(shape.rows)};
+            return failure(errc::size, path.string(), count, " rows from ", first, " on; the table has ",
+                           shape.rows);
         return table_location{path, offset + first * stride, {count, shape.width, shape.type}, stride};
     }
 };

@@ -1,5 +1,5 @@
 // expect: tiffin: fold\(source, weights\): the source reads x or an input of the call
-#include <tiffin/call/fold.hpp>
+#include <tiffin/cpu/fold.hpp>
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/through.hpp>

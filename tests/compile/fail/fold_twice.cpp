@@ -1,5 +1,5 @@
 // expect: tiffin: fold\(table\): this table is folded already
-#include <tiffin/call/fold.hpp>
+#include <tiffin/cpu/fold.hpp>
 #include <tiffin/source/memory.hpp>
 
 void use(const tiffin::weights& given, const tiffin::folded_table& table) {

@@ -187,9 +187,8 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
     const std::size_t tokens = detail::fitting_tokens(engine_, x.rows, 1, room);
     if (tokens == 0)
-        return failure{errc::workspace, "workspace",
-                       "has " + std::to_string(memory.size()) + " bytes of device memory; one token needs " +
-                           std::to_string(workspace_bytes(1))};
+        return failure(errc::workspace, "workspace", "has ", memory.size(),
+                       " bytes of device memory; one token needs ", workspace_bytes(1));
     const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
     launches out(stream);
     for (std::size_t first = 0; first < x.rows; first += tokens) {

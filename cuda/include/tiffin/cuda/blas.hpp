@@ -56,7 +56,7 @@ public:
     static result<std::shared_ptr<blas>> make() {
         cublasLtHandle_t handle = nullptr;
         if (const cublasStatus_t code = cublasLtCreate(&handle); code != CUBLAS_STATUS_SUCCESS)
-            return failure{errc::device, "cublasLtCreate", cublasLtGetStatusString(code)};
+            return failure(errc::device, "cublasLtCreate", cublasLtGetStatusString(code));
         return std::make_shared<blas>(handle);
     }
     explicit blas(cublasLtHandle_t handle) noexcept : handle_(handle) {}

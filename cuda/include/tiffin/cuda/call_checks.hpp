@@ -28,9 +28,8 @@ inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]
     int of_stream = device;
     if (status s = checked(cudaStreamGetDevice(stream, &of_stream), "stream"); !s) return s;
     if (of_stream != device)
-        return failure{errc::device, "stream",
-                       "is of device " + std::to_string(of_stream) + "; the layer is on device " +
-                           std::to_string(device)};
+        return failure(errc::device, "stream", "is of device ", of_stream, "; the layer is on device ",
+                       device);
 #endif
     return {};
 }
@@ -48,9 +47,8 @@ inline status check_current(int device) {
     int current = 0;
     if (status s = checked(cudaGetDevice(&current), "device"); !s) return s;
     if (current == device) return {};
-    return failure{errc::device, "device",
-                   "the current device is " + std::to_string(current) + "; the layer is on device " +
-                       std::to_string(device)};
+    return failure(errc::device, "device", "the current device is ", current, "; the layer is on device ",
+                   device);
 }
 
 inline status check_memory(const void* data, const char* name, int device) {
@@ -61,9 +59,8 @@ inline status check_memory(const void* data, const char* name, int device) {
         return refused(cudaErrorInvalidDevicePointer, name,
                        "is memory of the host; a layer on the device reads and writes device memory");
     if (place.number != device)
-        return failure{errc::device, name,
-                       "lies on device " + std::to_string(place.number) + "; the layer is on device " +
-                           std::to_string(device)};
+        return failure(errc::device, name, "lies on device ", place.number, "; the layer is on device ",
+                       device);
     return {};
 }
 
@@ -91,7 +88,7 @@ status check_device_call(const call_needs& needs, int device,
     if (needs.residual) {
         if (status s = check_rows(inputs.residual, "residual", x.rows, needs.d_model, device); !s) return s;
         if (detail::matrices_overlap(inputs.residual, y))
-            return failure{errc::overlap, "y", "overlaps residual"};
+            return failure(errc::overlap, "y", "overlaps residual");
     }
     if (needs.given_width != 0) {
         if (status s =
@@ -99,7 +96,7 @@ status check_device_call(const call_needs& needs, int device,
             !s)
             return s;
         if (detail::matrices_overlap(inputs.per_layer_input, y))
-            return failure{errc::overlap, "y", "overlaps per_layer_input"};
+            return failure(errc::overlap, "y", "overlaps per_layer_input");
     }
     if (status s = detail::check_carried(needs, inputs.carried, x.rows); !s) return s;
     if (needs.delay != 0 && x.rows > 0)
@@ -108,7 +105,7 @@ status check_device_call(const call_needs& needs, int device,
         if (status s = detail::check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];
         if (x.rows == 0) continue;
-        if (rows.count == 0) return failure{errc::size, table.name, "was gathered as no rows at all"};
+        if (rows.count == 0) return failure(errc::size, table.name, "was gathered as no rows at all");
         if (status s = detail::check_gathered_place(table, rows, y); !s) return s;
         if (status s = check_memory(rows.data, table.name.c_str(), device); !s) return s;
         if (status s = check_memory(rows.index.data(), table.name.c_str(), device); !s) return s;

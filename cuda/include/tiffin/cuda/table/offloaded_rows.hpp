@@ -72,9 +72,8 @@ public:
 
     status prefetch(std::span<const std::int32_t> ids, cudaStream_t stream) {
         if (ids.size() > options_.tokens)
-            return failure{errc::size, "ids",
-                           "has " + std::to_string(ids.size()) + " ids; there is room for " +
-                               std::to_string(options_.tokens) + " of a call"};
+            return failure(errc::size, "ids", "has ", ids.size(), " ids; there is room for ", options_.tokens,
+                           " of a call");
         expected_ = {};  // until these are on their way
         if (ids.empty()) return {};
         if (status s = cuda_detail::check_memory(ids.data(), "ids", device_); !s) return s;
@@ -117,16 +116,14 @@ private:
 
     static status check(const table_shape& shape, const offload_options& options) {
         if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
-            return failure{
-                errc::dtype, "table",
-                "is " + std::string(name_of(shape.type)) + "; layers on a device read F32, BF16 or F16"};
+            return failure(errc::dtype, "table", "is ", name_of(shape.type),
+                           "; layers on a device read F32, BF16 or F16");
         if (shape.rows == 0 || shape.rows > 0x7FFFFFFFu)
-            return failure{errc::size, "table",
-                           "has " + std::to_string(shape.rows) + " rows; it needs some, and ids are int32"};
+            return failure(errc::size, "table", "has ", shape.rows,
+                           " rows; it needs some, and ids are int32");
         if (options.cached_rows + options.tokens > 0x7FFFFFFFu)
-            return failure{errc::size, "options",
-                           "ask for " + std::to_string(options.cached_rows + options.tokens) +
-                               " rows on the device; an index is int32"};
+            return failure(errc::size, "options", "ask for ", options.cached_rows + options.tokens,
+                           " rows on the device; an index is int32");
         return {};
     }
     static result<basic_offloaded_rows> make_any(const table_shape& shape, const Store& store,

@@ -80,8 +80,8 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     if (status s = from.bind(source, at, bound); !s) return s.failure();
     if (status s = from.settle(bound); !s) return s.failure();
     if (!from.needs().gathered.empty())
-        return failure{errc::option, from.needs().gathered[0].name,
-                       "comes with each call; a table is folded from rows in memory"};
+        return failure(errc::option, from.needs().gathered[0].name,
+                       "comes with each call; a table is folded from rows in memory");
     folded_table made;
     made.width = bound.width;
     made.vocab = from.sizes()[at.vocab];

@@ -1,5 +1,5 @@
 // A layer behind the type-erased handle is the layer: values, sizes, errors and lifetime.
-#include <tiffin/call/any_layer.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/openmp.hpp>

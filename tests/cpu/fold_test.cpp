@@ -1,5 +1,5 @@
 // Folding: the folded layer gives what the layer gave, to the bit, and nothing is folded twice.
-#include <tiffin/call/fold.hpp>
+#include <tiffin/cpu/fold.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/openmp.hpp>

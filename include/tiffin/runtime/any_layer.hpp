@@ -50,7 +50,7 @@ public:
     template <class X, class Y>
     status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
                     executor_ref execute = serial_) const {
-        if (!held_) return failure{errc::empty, "layer", "holds nothing: it was moved from, or made empty"};
+        if (!held_) return failure(errc::empty, "layer", "holds nothing: it was moved from, or made empty");
         auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
         auto out = detail::as_rows<float>(y, d_model(), "y");

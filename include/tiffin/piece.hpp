@@ -1,0 +1,48 @@
+// What a message is put together from.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+TIFFIN_BEGIN
+namespace detail {
+
+// Text as it is, or a whole number in decimal digits. It lives as long as the expression that it stands in.
+class piece {
+public:
+    piece(const char* text) noexcept : text_(text) {}
+    piece(std::string_view text) noexcept : text_(text.data()), number_(text.size()), kind_(kind::view) {}
+    piece(const std::string& text) noexcept : piece(std::string_view(text)) {}
+    template <std::integral N>
+    piece(N number) noexcept
+        : number_(static_cast<unsigned long long>(number)),
+          kind_(number < N{} ? kind::negative : kind::number) {}
+
+    void append_to(std::string& all) const {
+        if (kind_ == kind::text) {
+            all += text_;
+        } else if (kind_ == kind::view) {
+            all.append(text_, number_);
+        } else {
+            char digits[24];
+            const auto end = kind_ == kind::number
+                                 ? std::to_chars(digits, digits + sizeof digits, number_)
+                                 : std::to_chars(digits, digits + sizeof digits, static_cast<long long>(number_));
+            all.append(digits, end.ptr);
+        }
+    }
+
+private:
+    enum class kind : unsigned char { text, view, number, negative };
+    const char* text_ = nullptr;
+    unsigned long long number_ = 0;  // the number, or the length of a view
+    kind kind_ = kind::text;
+};
+
+}  // namespace detail
+TIFFIN_END
