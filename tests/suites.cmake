@@ -50,13 +50,17 @@ tiffin_suite(router/router
 tiffin_suite(format/format
              ARM TESTS format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
                        format/any_format.hpp dtype.hpp tensor.hpp)
+tiffin_suite(format/given_formats
+             ARM TESTS format/given_format.hpp format/q4_1.hpp format/q5_0.hpp format/q5_1.hpp format/q2_k.hpp
+                       format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
+                       format/iq4_xs.hpp format/mxfp4.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
              HEAVY ARM O3_GNU DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp engine/target.hpp engine/steps.hpp engine/view.hpp
-                   cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
+                   cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/numbers.hpp cpu/output.hpp cpu/host.hpp)
 tiffin_suite(engine/conformance_composed
              HEAVY DEVICE NVCC_LONG
@@ -108,6 +112,7 @@ tiffin_suite(bind/errors
              TESTS bind/bind_weights.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp
                    call/call_checks.hpp error.hpp)
 tiffin_suite(bind/errors_routed TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
+tiffin_suite(bind/preparation THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
 tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
 
 # ---- layers and calls ----

@@ -3,6 +3,7 @@
 #define TIFFIN_COMPILED_EXTERN_
 #include <tiffin/call/run_layer.hpp>
 #include <tiffin/compiled.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 
 TIFFIN_BEGIN
 namespace simd_detail {

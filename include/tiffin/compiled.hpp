@@ -1,5 +1,6 @@
 // The named layers for tiffin::compiled: declared here, compiled once in the library. What includes this and
-// links the library compiles neither kernels nor these layers.
+// links the library compiles neither kernels nor these layers. Blocks of your own: include cpu/simd/simd.hpp too;
+// their kernels come from the library.
 //
 //     target_link_libraries(you PRIVATE tiffin::compiled)
 //     #include <tiffin/compiled.hpp>
@@ -14,7 +15,7 @@
 #endif
 
 #include <tiffin/call/prepare.hpp>
-#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/layers.hpp>
 
 // X(layer) for each layer that the library has, for simd<> and for simd<any_format, any_format>.
@@ -30,26 +31,6 @@
     TIFFIN_COMPILED_EXTERN_ template result<layer<Layer, simd<any_format, any_format>>>     \
     detail::prepare_here(const Layer&, const weights&, const simd<any_format, any_format>&, \
                          const prepare_options&);
-
-#define TIFFIN_COMPILED_KERNELS_(Format)                                                                  \
-    extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 2>() noexcept;         \
-    extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 3>() noexcept;         \
-    extern template const panel_kernels&                                                                  \
-    kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 2>() noexcept; \
-    extern template const panel_kernels&                                                                  \
-    kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 3>() noexcept;
-
-#if !defined(TIFFIN_COMPILED_KERNELS_HERE_)
-TIFFIN_BEGIN
-namespace simd_detail {
-TIFFIN_COMPILED_KERNELS_(f32)
-TIFFIN_COMPILED_KERNELS_(bf16)
-TIFFIN_COMPILED_KERNELS_(f16)
-TIFFIN_COMPILED_KERNELS_(q8_0)
-TIFFIN_COMPILED_KERNELS_(q4_0)
-}  // namespace simd_detail
-TIFFIN_END
-#endif
 
 // The library's own sources define this as nothing, and name what they compile.
 #if !defined(TIFFIN_COMPILED_EXTERN_)

@@ -10,25 +10,63 @@
 
 TIFFIN_BEGIN
 
-// A number format of given tensors. The first six are named as safetensors names them; q8_0 and q4_0
-// are ggml's blocks of 32 numbers along a tensor's last axis (see format/). Files keep blocks as bytes.
-enum class dtype : std::uint8_t { f32, f16, bf16, i32, i64, u8, q8_0, q4_0 };
+// A number format of given tensors. The first six are named as safetensors names them; the others are ggml's blocks
+// of numbers along a tensor's last axis (see format/). Weights can be kept in q8_0 and q4_0; those after them are
+// read only. Files keep blocks as bytes.
+enum class dtype : std::uint8_t {
+    f32,
+    f16,
+    bf16,
+    i32,
+    i64,
+    u8,
+    q8_0,
+    q4_0,
+    q4_1,
+    q5_0,
+    q5_1,
+    q2_k,
+    q3_k,
+    q4_k,
+    q5_k,
+    q6_k,
+    iq4_nl,
+    iq4_xs,
+    mxfp4
+};
+
+namespace detail {
+
+struct dtype_facts {
+    std::string_view name;
+    std::size_t block;  // numbers that are stored together
+    std::size_t bytes;  // of a block
+};
+// In the order of dtype.
+inline constexpr std::array<dtype_facts, 19> dtypes{{
+    {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},       {"I32", 1, 4},      {"I64", 1, 8},
+    {"U8", 1, 1},       {"Q8_0", 32, 34},   {"Q4_0", 32, 18},     {"Q4_1", 32, 20},   {"Q5_0", 32, 22},
+    {"Q5_1", 32, 24},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110},   {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
+    {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
+}};
+constexpr const dtype_facts& facts_of(dtype t) noexcept {
+    return dtypes[static_cast<std::size_t>(t)];
+}
+
+}  // namespace detail
 
 constexpr std::string_view name_of(dtype t) noexcept {
-    constexpr std::array<std::string_view, 8> names{
-        {"F32", "F16", "BF16", "I32", "I64", "U8", "Q8_0", "Q4_0"}};
-    return names[static_cast<std::size_t>(t)];
+    return detail::facts_of(t).name;
 }
 
 // Numbers that are stored together.
 constexpr std::size_t block_of(dtype t) noexcept {
-    return t == dtype::q8_0 || t == dtype::q4_0 ? 32 : 1;
+    return detail::facts_of(t).block;
 }
 
 // The bytes of one block: of one number where a block is one.
 constexpr std::size_t size_of(dtype t) noexcept {
-    constexpr std::array<std::size_t, 8> sizes{{4, 2, 2, 4, 8, 1, 34, 18}};
-    return sizes[static_cast<std::size_t>(t)];
+    return detail::facts_of(t).bytes;
 }
 
 // The bytes of `numbers` numbers. Precondition: a multiple of the block.

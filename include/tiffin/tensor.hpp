@@ -2,11 +2,10 @@
 #pragma once
 
 #include <tiffin/dtype.hpp>
-#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/given_format.hpp>
 
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -63,20 +62,6 @@ struct tensor_view {
 
     [[nodiscard]] constexpr bool is_given() const noexcept { return data != nullptr || gathered != 0; }
 };
-
-// The value of number `i` of floating-point memory at any alignment, widened exactly.
-inline float load_as_f32(const void* data, dtype type, std::size_t i) noexcept {
-    return with_format(type, [&](auto format) {
-        using storage = typename decltype(format)::storage;
-        constexpr std::size_t block = decltype(format)::block;
-        storage stored;
-        std::memcpy(&stored, static_cast<const unsigned char*>(data) + i / block * sizeof stored,
-                    sizeof stored);
-        std::array<float, block> numbers;
-        decltype(format)::decode(stored, numbers.data());
-        return numbers[i % block];
-    });
-}
 
 // The tensors of a layer by name, in the order they were added. Views only: the memory is the
 // caller's, and a prepared layer goes on reading it (see prepare.hpp).

@@ -72,7 +72,7 @@ void check_product(std::size_t inputs, std::size_t outputs) {
     }
     simd_detail::products<xsimd::default_arch, Weights, Activations, 1> product(
         outputs, inputs, simd<Weights, f32, Activations>{}.formats());
-    product.pack(0, {w.data(), dtype::f32, {outputs, inputs}});
+    product.pack(0, {w.data(), dtype::f32, {outputs, inputs}}, serially);
     const std::vector<double> wr = rounded<Weights>(w), xr = rounded_activations<Activations>(x);
     // Tokens as the backend has them: in blocks of the depth.
     const auto blocked = [&](std::size_t count) {

@@ -194,7 +194,7 @@ TEST_CASE_TEMPLATE("bitwise: const calls from several threads at once", Block, F
 
 TEST_CASE("bitwise: the layer's own workspace, of any size it was prepared with") {
     const auto& p = the<hybrid>();
-    for (const prepare_options options :
+    for (const prepare_options& options :
          {prepare_options{}, prepare_options{.tokens = 1}, prepare_options{.tokens = 7, .workers = 3},
           prepare_options{.tokens = 300, .workspace_limit = 100000}}) {
         auto own = prepare<hybrid>(p.tensors.given(), simd{}, options);

@@ -25,9 +25,9 @@ inline bound_node* recorded_node(bound_node& node) {
 // Binds given tensors to a block's. Errors: errc::missing_tensor, unused_tensor, duplicate_tensor,
 // dtype, shape, value, option; `where` is the tensor's name.
 template <block_policy Block>
-result<binding> bind_weights(const Block& block, const weights& given, const number_formats& formats = {}) {
+result<binding> bind_weights(const Block& block, const weights& given, const preparation& how = {}) {
     if (const status s = detail::check_given(given); !s) return s.failure();
-    detail::binder from(given, formats);
+    detail::binder from(given, how.formats);
     binding bound;
     if (const status s = from.bind(block, from.outermost(), bound.tree); !s) return s.failure();
     if (const status s = from.settle(bound.tree); !s) return s.failure();
@@ -35,7 +35,7 @@ result<binding> bind_weights(const Block& block, const weights& given, const num
     bound.needs = std::move(from.needs());
     bound.needs.d_model = bound.tree.width;
     bound.needs.d_ff = from.sizes().first("d_ff") != 0 ? from.sizes().first("d_ff") : bound.tree.width;
-    bound.formats = formats;
+    bound.how = how;
     if (bound_node* const recorded = detail::recorded_node(bound.tree)) {
         recorded->recorded = true;
         bound.needs.choices = recorded->choices;

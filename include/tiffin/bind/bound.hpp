@@ -1,8 +1,8 @@
 // A block's tensors once they are bound, and what calls of it have to bring.
 #pragma once
 
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/dtype.hpp>
-#include <tiffin/format/any_format.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
@@ -49,11 +49,11 @@ struct call_needs {
     std::size_t delay = 0;  // layers that a delayed block carries over; 0: there is none
 };
 
-// A block and its weights: what a backend makes an engine of.
+// A block, its weights and how to prepare them: what a backend makes an engine of.
 struct binding {
     bound_node tree;
     call_needs needs;
-    number_formats formats;
+    preparation how;
 };
 
 TIFFIN_END

@@ -6,6 +6,7 @@
 #include <tiffin/grammar/tensor_kinds.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -17,29 +18,39 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The scales of given blocks are finite. Formats of blocks begin with an f16.
+// The scales of given blocks, which each format tells as f16, are finite.
 inline status check_scales(const tensor_view& given, const std::string& name) {
-    const std::size_t blocks = given.shape.elements() / block_of(given.type);
-    const auto* at = static_cast<const unsigned char*>(given.data);
-    for (std::size_t i = 0; i < blocks; ++i, at += size_of(given.type)) {
-        std::uint16_t bits;
-        std::memcpy(&bits, at, sizeof bits);
-        if ((bits & 0x7C00u) == 0x7C00u)
-            return failure(errc::value, name, "the scale of block ", i, " (numbers from ",
-                           i * block_of(given.type), " on) is ", ((bits & 0x3FFu) != 0 ? "NaN" : "infinite"));
-    }
-    return {};
+    return with_given_format(given.type, [&](auto format) -> status {
+        if constexpr (requires { format.scales({}); }) {
+            typename decltype(format)::storage block;
+            const auto* at = static_cast<const unsigned char*>(given.data);
+            for (std::size_t i = 0; i < given.shape.elements(); i += format.block, at += sizeof block) {
+                std::memcpy(&block, at, sizeof block);
+                for (const std::uint16_t bits : format.scales(block))
+                    if ((bits & 0x7C00u) == 0x7C00u)
+                        return failure(errc::value, name, "the scale of block ", i / format.block,
+                                       " (numbers from ", i, " on) is ",
+                                       ((bits & 0x3FFu) != 0 ? "NaN" : "infinite"));
+            }
+        }
+        return {};
+    });
 }
 
 // No number is beyond what a format holds; blocks hold neither NaN nor infinities.
 inline status check_range(const tensor_view& given, const std::string& name, const number_format& format) {
     const std::size_t count = given.shape.elements();
-    for (std::size_t i = 0; i < count; ++i) {
-        const float v = load_as_f32(given.data, given.type, i);
-        const float magnitude = std::fabs(v);
-        if (magnitude <= format.largest || (format.block == 1 && !std::isfinite(v))) continue;
-        return failure(errc::value, name, "number ", i, " is ", (std::isnan(v) ? "NaN" : std::to_string(v)),
-                       "; ", format.name, " holds magnitudes up to ", std::to_string(format.largest));
+    std::array<float, 256> some;
+    for (std::size_t first = 0; first < count; first += some.size()) {
+        const std::size_t taken = std::min(some.size(), count - first);
+        read_as_f32(given.data, given.type, first, taken, some.data());
+        for (std::size_t i = 0; i < taken; ++i) {
+            const float v = some[i];
+            if (std::fabs(v) <= format.largest || (format.block == 1 && !std::isfinite(v))) continue;
+            return failure(errc::value, name, "number ", first + i, " is ",
+                           (std::isnan(v) ? "NaN" : std::to_string(v)), "; ", format.name,
+                           " holds magnitudes up to ", std::to_string(format.largest));
+        }
     }
     return {};
 }

@@ -5,6 +5,7 @@
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -69,11 +70,13 @@ private:
             data_ = own_.as<storage>();
             return;
         }
-        std::array<float, F::block> numbers{};
-        for (std::size_t i = 0; i < size; i += F::block, ++to) {
-            for (std::size_t j = 0; j < F::block; ++j)
-                numbers[j] = i + j < count ? load_as_f32(given.data, given.type, i + j) : 0.0f;
-            F::encode(numbers.data(), *to);
+        std::array<float, F::block * std::max<std::size_t>(256 / F::block, 1)> numbers;
+        for (std::size_t i = 0; i < size; i += numbers.size()) {
+            const std::size_t taken = std::min(numbers.size(), std::max(count, i) - i);
+            read_as_f32(given.data, given.type, i, taken, numbers.data());
+            std::fill(numbers.begin() + static_cast<std::ptrdiff_t>(taken), numbers.end(), 0.0f);
+            for (std::size_t j = 0; j < std::min(numbers.size(), size - i); j += F::block)
+                F::encode(numbers.data() + j, *to++);
         }
         data_ = own_.as<storage>();
     }

@@ -49,9 +49,9 @@ inline status check_given(const weights& given) {
 inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
     const bool integers = is_integer(given.type);
     if (integers == (t.kind == tensor_kind::route_map) && given.type != dtype::u8) return {};
-    return failure(
-        errc::dtype, t.name, "has dtype ", name_of(given.type),
-        (integers ? "; a layer's tensors are F32, F16, BF16, Q8_0 or Q4_0" : "; a map is I32 or I64"));
+    return failure(errc::dtype, t.name, "has dtype ", name_of(given.type),
+                   (integers ? "; a layer's tensors are F32, F16, BF16, or blocks such as Q8_0 and Q4_0"
+                             : "; a map is I32 or I64"));
 }
 
 // Number i of a tensor of integers.

@@ -49,9 +49,13 @@ class layer : public detail::layer_of_any_block {
 public:
     // `workers` tasks at a time for executors that do not tell their concurrency.
     layer(const Block& block, binding bound, std::size_t workers) : layer_of_any_block(bound.needs, workers) {
+        using engine = typename Backend::template engine<Block>;
+        static_assert(
+            requires { sizeof(engine); },
+            "tiffin: prepare<Block>(weights, backend): the backend is only declared here; include its header, "
+            "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
         static_assert(backend_for<Backend, Block>,
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
-        using engine = typename Backend::template engine<Block>;
         this->hold(
             std::make_unique<const detail::held_engine<call_arguments, engine>>(block, std::move(bound)));
     }

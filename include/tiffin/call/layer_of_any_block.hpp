@@ -67,7 +67,7 @@ public:
 
     template <class X, class Y>
     status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         auto in = as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
         auto out = as_rows<float>(y, d_model(), "y");
@@ -75,35 +75,35 @@ public:
         return run(*in, inputs, *out, memory, execute);
     }
     template <class X, class Y>
-    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+    status try_call(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serially) {
         return std::as_const(*this).try_call(x, inputs, y, std::span<std::byte>(workspace_), execute);
     }
     template <class X, id_range Ids, class Y>
     status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
     }
     template <class X, id_range Ids, class Y>
-    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+    status try_call(const X& x, const Ids& ids, Y&& y, executor_ref execute = serially) {
         return try_call(x, token_inputs{.token_ids = ids}, y, execute);
     }
 #if TIFFIN_EXCEPTIONS
     template <class X, class Y>
     void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         try_call(x, inputs, y, memory, execute).or_throw();
     }
     template <class X, class Y>
-    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serial_) {
+    void operator()(const X& x, const token_inputs& inputs, Y&& y, executor_ref execute = serially) {
         try_call(x, inputs, y, execute).or_throw();
     }
     template <class X, id_range Ids, class Y>
     void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
     }
     template <class X, id_range Ids, class Y>
-    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serial_) {
+    void operator()(const X& x, const Ids& ids, Y&& y, executor_ref execute = serially) {
         try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
     }
 #endif
@@ -118,7 +118,6 @@ private:
     status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
                std::span<std::byte> memory, executor_ref execute) const;
 
-    static constexpr serial serial_{};
     call_needs needs_;
     std::size_t workers_;
     std::unique_ptr<const any_engine<call_arguments>> engine_;

@@ -20,6 +20,10 @@ struct prepare_options {
     std::size_t workspace_limit = std::size_t{48} << 20;
     // Tasks at a time for executors that do not tell their concurrency. 0: as many as the machine runs.
     std::size_t workers = 0;
+    // Who packs the weights. It must outlive the preparation alone.
+    executor_ref execute = serially;
+    // Told how far it has come, after each tensor.
+    prepare_progress progress{};
 };
 
 namespace detail {
@@ -36,15 +40,17 @@ inline status reserve(layer_of_any_block& prepared, std::size_t workers, const p
 template <class Block, class Backend>
 result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
                                            const prepare_options& options) {
-    number_formats formats;
-    if constexpr (requires { backend.formats(); }) formats = backend.formats();
-    auto bound = bind_weights(block, given, formats);
+    prepared_bytes told(options.progress, given);
+    preparation how{{}, options.execute, &told};
+    if constexpr (requires { backend.formats(); }) how.formats = backend.formats();
+    auto bound = bind_weights(block, given, how);
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
     if (workers == 0) workers = std::thread::hardware_concurrency();
     workers = std::clamp(workers, std::size_t{1}, most_workers);
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
     if (status s = reserve(prepared, workers, options); !s) return s.failure();
+    told.finish();
     return {std::move(prepared)};
 }
 

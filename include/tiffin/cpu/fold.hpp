@@ -86,9 +86,8 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     made.width = bound.width;
     made.vocab = from.sizes()[at.vocab];
     using machine = simd_detail::machine<f32, f32, f32, xsimd::default_arch>;
-    const number_formats formats;
-    const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0},
-                                                                      formats);
+    const preparation how{{}, execute};
+    const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(
         execute.concurrency() ? execute.concurrency() : std::thread::hardware_concurrency(), 1);

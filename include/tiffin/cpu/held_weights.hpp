@@ -1,6 +1,7 @@
 // What a tree of sources keeps of its weights on the host.
 #pragma once
 
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
 #include <tiffin/format/any_format.hpp>
@@ -18,12 +19,13 @@ template <class Machine>
 class held_tensors {
 public:
     dtype keep_table(std::size_t number, const tensor_view& t, std::size_t /*vocab*/, std::size_t width,
-                     const number_formats& formats) {
-        tables_.push_back({typename Machine::table_numbers(t, formats.tables.type), t.gathered, number, width,
-                           formats.tables.type});
-        return formats.tables.type;
+                     const preparation& how) {
+        const dtype type = how.formats.tables.type;
+        tables_.push_back({typename Machine::table_numbers(t, type), t.gathered, number, width, type});
+        if (t.gathered == 0) how.done(t);
+        return type;
     }
-    const float* keep_vector(const tensor_view& t, std::size_t width, const number_formats&) {
+    const float* keep_vector(const tensor_view& t, std::size_t width, const preparation&) {
         constexpr std::size_t lanes = Machine::lane_count;
         vectors_.emplace_back(t, (width + lanes - 1) / lanes * lanes);
         return vectors_.back().data();
@@ -59,10 +61,11 @@ private:
 template <class Machine, std::size_t Count>
 class host_products {
 public:
-    host_products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
-        : packed_(outputs, inputs, formats) {}
-    void keep(std::size_t which, const tensor_view& weight, const number_formats&) {
-        packed_.pack(which, weight);
+    host_products(std::size_t outputs, std::size_t inputs, const preparation& how)
+        : packed_(outputs, inputs, how.formats) {}
+    void keep(std::size_t which, const tensor_view& weight, const preparation& how) {
+        packed_.pack(which, weight, how.execute);
+        how.done(weight);
     }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return packed_.scratch_numbers(tokens, workers) * sizeof(float);
@@ -76,7 +79,7 @@ private:
 template <class Machine>
 class host_products<Machine, 0> {
 public:
-    host_products(std::size_t, std::size_t, const number_formats&) noexcept {}
+    host_products(std::size_t, std::size_t, const preparation&) noexcept {}
     static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
 };
 

@@ -24,7 +24,7 @@ struct host {
     using call = call_arguments;
     using arena = detail::arena<64>;
     using activations = typename Machine::activations;
-    using preparation = const number_formats;
+    using preparation = const tiffin::preparation;
     using destination = output_rows;
     using tensors = held_tensors<Machine>;
     using put = put_registers<Machine>;
@@ -226,7 +226,7 @@ template <class Machine, block_policy Block>
 class engine : public engine_detail::layer_rows<host<Machine>, Block> {
 public:
     engine(const Block& block, const binding& bound)
-        : engine_detail::layer_rows<host<Machine>, Block>(block, bound, bound.formats) {}
+        : engine_detail::layer_rows<host<Machine>, Block>(block, bound, bound.how) {}
 };
 
 }  // namespace cpu_detail

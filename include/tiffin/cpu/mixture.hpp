@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/router.hpp>
 #include <tiffin/engine/mixture.hpp>
@@ -24,8 +25,8 @@ class mixture_rows {
 
 public:
     mixture_rows(const Source& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
-                 const number_formats& formats)
-        : parts_(source, bound, sizes, formats) {}
+                 const preparation& how)
+        : parts_(source, bound, sizes, how) {}
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/engine/view.hpp>
 #include <tiffin/format/any_format.hpp>
 #include <tiffin/tensor.hpp>
@@ -46,7 +47,7 @@ struct host_numbers : Machine {
 // B (experts, outputs, rank) as (group of features, expert, r, feature), the last group filled with 0.
 class packed_bank {
 public:
-    packed_bank(const tensor_view& b, const number_formats&) {
+    packed_bank(const tensor_view& b, const preparation& how) {
         const std::size_t experts = b.shape[0], outputs = b.shape[1], rank = b.shape[2];
         const std::size_t groups = (outputs + bank_group - 1) / bank_group;
         numbers_ = aligned_buffer(groups * experts * rank * bank_group * sizeof(float));
@@ -60,6 +61,7 @@ public:
                                     ? load_as_f32(b.data, b.type, (e * outputs + feature) * rank + r)
                                     : 0.0f;
                     }
+        how.done(b);
     }
     [[nodiscard]] const float* data() const noexcept { return numbers_.as<float>(); }
 

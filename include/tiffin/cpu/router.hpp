@@ -3,6 +3,7 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/bind/bound.hpp>
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/call/call_arguments.hpp>
@@ -29,14 +30,14 @@ public:
     using activations = typename Machine::activations;
 
     router_stage(const Router& router, const bound_node& bound, std::span<const tensor_kind> kinds,
-                 std::size_t inputs, const number_formats&)
+                 std::size_t inputs, const preparation& how)
         : router_(router), choices_(bound.choices) {
         const std::span<const tensor_view> tensors = bound.tensors;
         for (std::size_t i = 0; i < tensors.size(); ++i) {
             if (kinds[i] == tensor_kind::logits) {
                 experts_ = tensors[i].shape[0];
                 weight_.emplace_back(experts_, inputs, number_formats{});
-                weight_.back().pack(0, tensors[i]);
+                weight_.back().pack(0, tensors[i], how.execute);
             } else if (kinds[i] == tensor_kind::selection_bias) {
                 bias_ = stored_numbers<f32>(tensors[i], tensors[i].shape.elements());  // a copy
             } else if (kinds[i] == tensor_kind::route_map) {
@@ -133,15 +134,16 @@ class low_rank_stage {
 public:
     using activations = typename Machine::activations;
 
-    low_rank_stage(const tensor_view& a, std::size_t inputs, const number_formats& formats)
+    low_rank_stage(const tensor_view& a, std::size_t inputs, const preparation& how)
         : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(inputs) {
         for (std::size_t e = 0; e < experts_; ++e) {
             tensor_view one = a;
             one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
             one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, formats);
-            weights_.back().pack(0, one);
+            weights_.emplace_back(rank_, inputs_, how.formats);
+            weights_.back().pack(0, one, how.execute);
         }
+        how.done(a);
     }
     [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
     [[nodiscard]] std::size_t rank() const noexcept { return rank_; }

@@ -70,5 +70,7 @@ struct serial {
         for (std::size_t i = 0; i < n; ++i) task(i);
     }
 };
+// For those who bring no executor.
+inline constexpr serial serially{};
 
 TIFFIN_END

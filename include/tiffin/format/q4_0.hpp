@@ -22,6 +22,7 @@ struct q4_0 {
     static constexpr std::size_t block = 32;
     static constexpr float largest = 8 * 65504.0f;  // the scale is an f16
 
+    static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
     static void encode(const float* numbers, storage& to) noexcept {
         float most = 0;  // of the largest magnitude, the first of several
         for (std::size_t i = 0; i < block; ++i)

@@ -25,7 +25,8 @@ struct reference {
     public:
         engine(const Block& block, binding bound)
             : block_(block),
-              bound_(std::move(bound)),
+              tree_(std::move(bound.tree)),
+              needs_(std::move(bound.needs)),
               scratch_(reference_detail::scratch_numbers(source())) {}
 
         [[nodiscard]] std::size_t workspace_bytes(std::size_t, std::size_t workers) const noexcept {
@@ -47,25 +48,25 @@ struct reference {
         // One token without rounding: x, y (d_model).
         void evaluate_token(token_arguments<Scalar> token, const Scalar* x, Scalar* y,
                             Scalar* scratch) const {
-            token.d_model = bound_.needs.d_model;
+            token.d_model = needs_.d_model;
             reference_detail::evaluate_row(source(), token, x, y, scratch);
         }
 
     private:
         [[nodiscard]] reference_detail::bound_source<Block> source() const noexcept {
-            return {block_, bound_.tree, bound_.needs.d_model};
+            return {block_, tree_, needs_.d_model};
         }
         [[nodiscard]] std::size_t numbers_per_worker() const noexcept {
-            const call_needs& needs = bound_.needs;
+            const call_needs& needs = needs_;
             return 3 * needs.d_model + needs.given_width + 2 * needs.choices + scratch_;
         }
         void one_token(const call_arguments& call, std::size_t t, Scalar* memory) const {
-            const std::size_t d = bound_.needs.d_model, choices = bound_.needs.choices;
+            const std::size_t d = needs_.d_model, choices = needs_.choices;
             Scalar* const x = memory;
             Scalar* const y = x + d;
             Scalar* const residual = y + d;
             Scalar* const given = residual + d;
-            Scalar* const routes = given + bound_.needs.given_width;
+            Scalar* const routes = given + needs_.given_width;
             token_arguments<Scalar> token{call.token_id(t)};
             const auto widen = [&](const matrix_view<const float>& from, Scalar* to) -> const Scalar* {
                 if (from.data == nullptr) return nullptr;
@@ -89,7 +90,8 @@ struct reference {
         }
 
         [[no_unique_address]] Block block_;
-        binding bound_;
+        bound_node tree_;
+        call_needs needs_;
         std::size_t scratch_;
     };
 };

@@ -49,7 +49,7 @@ public:
 
     template <class X, class Y>
     status try_call(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         if (!held_) return failure(errc::empty, "layer", "holds nothing: it was moved from, or made empty");
         auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
@@ -59,18 +59,18 @@ public:
     }
     template <class X, detail::id_range Ids, class Y>
     status try_call(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         return try_call(x, token_inputs{.token_ids = ids}, y, memory, execute);
     }
 #if TIFFIN_EXCEPTIONS
     template <class X, class Y>
     void operator()(const X& x, const token_inputs& inputs, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         try_call(x, inputs, y, memory, execute).or_throw();
     }
     template <class X, detail::id_range Ids, class Y>
     void operator()(const X& x, const Ids& ids, Y&& y, std::span<std::byte> memory,
-                    executor_ref execute = serial_) const {
+                    executor_ref execute = serially) const {
         try_call(x, token_inputs{.token_ids = ids}, y, memory, execute).or_throw();
     }
 #endif
@@ -102,7 +102,6 @@ private:
         Layer held;
     };
 
-    static constexpr serial serial_{};
     std::shared_ptr<const interface> held_;
     std::shared_ptr<const void> keep_;
 };

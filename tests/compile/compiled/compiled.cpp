@@ -1,5 +1,6 @@
 // Layers of the library tiffin::compiled, and one of one's own on its kernels, beside the reference.
 #include <tiffin/compiled.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/source/through.hpp>
 

@@ -143,7 +143,7 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (status s = checked(cudaStreamSynchronize(stream), "stream"); !s) return s.failure();
     auto readable = readable_weights::make(given, Format::type, device);
     if (!readable) return readable.failure();
-    auto bound = bind_weights(block, readable->get(), formats());
+    auto bound = bind_weights(block, readable->get(), preparation{formats()});
     if (!bound) return bound.failure();
     bound->needs.in_place = readable->staying();
     auto products_by = blas::make();

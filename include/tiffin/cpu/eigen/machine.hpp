@@ -55,7 +55,7 @@ class products {
 public:
     products(std::size_t outputs, std::size_t inputs, const number_formats&)
         : outputs_(outputs), inputs_(inputs) {}
-    void pack(std::size_t, const tensor_view& weight) { weights_.emplace_back(weight); }
+    void pack(std::size_t, const tensor_view& weight, const executor_ref&) { weights_.emplace_back(weight); }
 
     // The sums of the first weight; those of the next lie a plane further on.
     struct sums {

@@ -1,6 +1,7 @@
 // Activations rounded to bf16 times panels of bf16, two inputs to an instruction.
 #pragma once
 
+#include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/tile.hpp>
 #include <tiffin/format/bf16.hpp>
 
@@ -13,15 +14,6 @@
 TIFFIN_BEGIN
 
 namespace simd_detail {
-
-// Whether a machine multiplies pairs of bf16.
-template <class Arch>
-inline constexpr bool has_bf16_dot =
-#if defined(__AVX512BF16__)
-    std::is_base_of_v<xsimd::avx512f, Arch>;
-#else
-    false;
-#endif
 
 // Panels of bf16, the numbers of inputs 2 i and 2 i + 1 side by side: lane j of a register holds the pair of
 // output j as 32 bits. An odd last input is paired with 0.

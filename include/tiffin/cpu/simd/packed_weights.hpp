@@ -3,6 +3,7 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/cpu/simd/panel_kernels.hpp>
+#include <tiffin/executor/executor.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
@@ -39,11 +40,16 @@ public:
     }
 
     // Packs weight number `which`, given in any format that is no integer's, at any alignment.
-    void pack(std::size_t which, const tensor_view& weight) noexcept {
-        for (std::size_t p = 0; p < panels_; ++p)
-            for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block)
-                kernels_->pack({weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0, depth(k0)},
-                               which * panel_outputs, buffer_.data() + offset(p, k0));
+    void pack(std::size_t which, const tensor_view& weight, const executor_ref& execute) {
+        constexpr std::size_t at_once = 8;  // panels of a task: tens of microseconds
+        const auto work = [&](std::size_t task) noexcept {
+            for (std::size_t p = task * at_once; p < std::min(panels_, (task + 1) * at_once); ++p)
+                for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block)
+                    kernels_->pack(
+                        {weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0, depth(k0)},
+                        which * panel_outputs, buffer_.data() + offset(p, k0));
+        };
+        execute((panels_ + at_once - 1) / at_once, task_ref(work));
     }
 
     [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }

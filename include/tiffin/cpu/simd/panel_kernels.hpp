@@ -1,6 +1,7 @@
 // What is done with panels of weights of one number format: packing, unpacking, multiplying.
 #pragma once
 
+#include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/panel_product.hpp>
 #include <tiffin/format/paired.hpp>
 #include <tiffin/tensor.hpp>
@@ -26,25 +27,22 @@ struct weight_part {
 // Puts a part into a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
 template <class Product, codec Format>
 void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
-    using storage = typename Format::storage;
-    std::array<float, Format::block> numbers{};
+    typename Format::storage block{};
+    const bool as_stored = is_stored_as<Format>(part.weight.type);
     for (std::size_t j = 0; j < part.columns; ++j) {
         const std::size_t row = (part.first + j) * part.inputs + part.k0;
+        const std::size_t given =
+            part.first + j < part.outputs ? std::min(part.depth, part.inputs - part.k0) : 0;
+        std::array<float, depth_block> numbers{};
+        if (!as_stored) read_as_f32(part.weight.data, part.weight.type, row, given, numbers.data());
         for (std::size_t k = 0; k < part.depth; k += Format::block) {
-            storage block{};
-            if (part.first + j >= part.outputs || part.k0 + k >= part.inputs) {
-                Format::encode(numbers.data(), block);
-            } else if (is_stored_as<Format>(part.weight.type)) {
+            if (as_stored && k < given)
                 std::memcpy(&block,
                             static_cast<const std::byte*>(part.weight.data) +
                                 (row + k) / Format::block * sizeof block,
                             sizeof block);
-            } else {
-                for (std::size_t i = 0; i < Format::block; ++i)
-                    numbers[i] = load_as_f32(part.weight.data, part.weight.type, row + k + i);
-                Format::encode(numbers.data(), block);
-                numbers = {};
-            }
+            else
+                Format::encode(numbers.data() + k, block);
             Product::put(block, k, column + j, to);
         }
     }
@@ -131,6 +129,23 @@ const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats)
     else
         return with_format(formats.weights.type, of);
 }
+
+// Those that the library has, where it is linked.
+#if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
+#    define TIFFIN_COMPILED_KERNELS_(Format)                                                              \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 2>() noexcept;     \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 3>() noexcept;     \
+        extern template const panel_kernels& kernels<                                                     \
+            xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 2>() noexcept; \
+        extern template const panel_kernels& kernels<                                                     \
+            xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 3>() noexcept;
+TIFFIN_COMPILED_KERNELS_(f32)
+TIFFIN_COMPILED_KERNELS_(bf16)
+TIFFIN_COMPILED_KERNELS_(f16)
+TIFFIN_COMPILED_KERNELS_(q8_0)
+TIFFIN_COMPILED_KERNELS_(q4_0)
+#    undef TIFFIN_COMPILED_KERNELS_
+#endif
 
 }  // namespace simd_detail
 

@@ -105,17 +105,6 @@ struct panel_product<Arch, bf16, bf16, Registers> {
     static constexpr tile_function tile = &multiply_bf16_tile<Arch, Registers, Tokens, Panels>;
 };
 
-// The format of activations that `paired` stands for.
-template <class Arch, codec Weights>
-constexpr auto pair_of() noexcept {
-    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
-        return q8_0{};
-    else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
-        return bf16{};
-    else
-        return f32{};
-}
-
 }  // namespace simd_detail
 
 TIFFIN_END

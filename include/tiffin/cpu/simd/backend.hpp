@@ -1,0 +1,106 @@
+// The simd backend by name: what it promises, and the formats that it keeps. Its kernels are in simd.hpp.
+#pragma once
+
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/paired.hpp>
+#include <tiffin/grammar/concepts.hpp>
+
+#include <xsimd/config/xsimd_arch.hpp>
+
+#include <concepts>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+namespace cpu_detail {
+
+template <class Machine>
+struct host;
+template <class Machine, block_policy Block>
+class engine;
+
+}  // namespace cpu_detail
+
+namespace simd_detail {
+
+template <format_policy Weights, format_policy Tables, activation_format Activations, class Arch>
+struct machine;
+
+// Whether a machine multiplies pairs of bf16.
+template <class Arch>
+inline constexpr bool has_bf16_dot =
+#if defined(__AVX512BF16__)
+    std::is_base_of_v<xsimd::avx512f, Arch>;
+#else
+    false;
+#endif
+
+// The format of activations that `paired` stands for.
+template <class Arch, codec Weights>
+constexpr auto pair_of() noexcept {
+    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
+        return q8_0{};
+    else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
+        return bf16{};
+    else
+        return f32{};
+}
+
+}  // namespace simd_detail
+
+// Weights packed once into panels, two fused passes: the hidden values, then the output.
+//
+// Weights, Tables: the number formats that packed weights and tables are kept in: f32, bf16, f16, q8_0,
+//   q4_0, a codec of your own, or any_format. Routers, the outer half of a low-rank bank, norms, biases and
+//   scales stay f32.
+// Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
+//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0 and q4_0, bf16 beside
+//   bf16 where the machine multiplies bf16. Each block of 32 has a scale of f32: the relative error is that
+//   of the format from 4e-37 (smaller blocks become 0) up to where 128 times a sum of products overflows
+//   f32. Routers read them as they were.
+// Numerics: f32 sums, one accumulator per output, k ascending, fused multiply-add where the machine has it.
+//   Stored numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the
+//   widened weights, to the bit. Integers are summed exactly within a block of 32. A token's output is the
+//   same to the bit whatever its batch, the number of threads and the pieces a call runs in; it differs
+//   between instruction sets.
+// Cost: reads each packed weight once per call of up to a few hundred tokens, and the rows of the call's
+//   own tokens; two hand-overs to the executor, three with a norm or more than one token, two more where
+//   more than one token's activations are rounded.
+template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
+          class Arch = xsimd::default_arch>
+struct simd {
+    using machine = simd_detail::machine<Weights, Tables, Activations, Arch>;
+    using target = cpu_detail::host<machine>;
+    template <block_policy Block>
+    using engine = cpu_detail::engine<machine, Block>;
+
+    Weights weights{};  // tell the formats where they are any_format
+    Tables tables{};
+    Activations activations{};
+
+    [[nodiscard]] constexpr number_formats formats() const {
+        return {describe(weights), describe(tables), describe_activations()};
+    }
+
+private:
+    [[nodiscard]] constexpr number_format describe_activations() const {
+        if constexpr (codec<Activations>) {
+            return describe(activations);
+        } else {
+            const auto beside = [&](auto format) {
+                return activations.rounds ? describe(simd_detail::pair_of<Arch, decltype(format)>())
+                                          : number_format{};
+            };
+            if constexpr (codec<Weights>)
+                return beside(weights);
+            else
+                return with_format(weights.type, beside);
+        }
+    }
+};
+
+// As small as a layer gets: weights of 4 bits; tables of 8, as a row goes into the hidden values as it is,
+// where the errors of weights are averaged over a sum.
+using simd_small = simd<q4_0, q8_0>;
+
+TIFFIN_END

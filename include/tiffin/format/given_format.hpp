@@ -1,0 +1,72 @@
+// The formats that tensors can be given in: those that weights can be kept in, and those that are only read.
+#pragma once
+
+#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/iq4_xs.hpp>
+#include <tiffin/format/mxfp4.hpp>
+#include <tiffin/format/q2_k.hpp>
+#include <tiffin/format/q3_k.hpp>
+#include <tiffin/format/q4_1.hpp>
+#include <tiffin/format/q5_1.hpp>
+#include <tiffin/format/q5_k.hpp>
+#include <tiffin/format/q6_k.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+TIFFIN_BEGIN
+
+// Calls visit(Format{}) for the format of given tensors of this type. Precondition: not an integer's.
+template <class Visit>
+constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
+    switch (type) {
+        case dtype::q4_1: return visit(q4_1{});
+        case dtype::q5_0: return visit(q5_0{});
+        case dtype::q5_1: return visit(q5_1{});
+        case dtype::q2_k: return visit(q2_k{});
+        case dtype::q3_k: return visit(q3_k{});
+        case dtype::q4_k: return visit(q4_k{});
+        case dtype::q5_k: return visit(q5_k{});
+        case dtype::q6_k: return visit(q6_k{});
+        case dtype::iq4_nl: return visit(iq4_nl{});
+        case dtype::iq4_xs: return visit(iq4_xs{});
+        case dtype::mxfp4: return visit(mxfp4{});
+        default: return with_format(type, visit);
+    }
+}
+
+// Numbers [first, first + count) of floating-point memory at any alignment, as f32: exactly as the format defines
+// them. Cost: each block once.
+inline void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count,
+                        float* to) noexcept {
+    with_given_format(type, [&](auto format) {
+        using storage = typename decltype(format)::storage;
+        constexpr std::size_t block = decltype(format)::block;
+        const auto* const bytes = static_cast<const unsigned char*>(data);
+        for (std::size_t done = 0; done < count;) {
+            const std::size_t i = first + done, inside = i % block;
+            const std::size_t taken = std::min(block - inside, count - done);
+            storage stored;
+            std::memcpy(&stored, bytes + i / block * sizeof stored, sizeof stored);
+            if (taken == block) {
+                decltype(format)::decode(stored, to + done);
+            } else {
+                std::array<float, block> numbers;
+                decltype(format)::decode(stored, numbers.data());
+                std::copy_n(numbers.data() + inside, taken, to + done);
+            }
+            done += taken;
+        }
+    });
+}
+
+// Number i alone. Cost: the block that it lies in.
+inline float load_as_f32(const void* data, dtype type, std::size_t i) noexcept {
+    float number;
+    read_as_f32(data, type, i, 1, &number);
+    return number;
+}
+
+TIFFIN_END

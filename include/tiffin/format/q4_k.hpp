@@ -1,0 +1,57 @@
+#pragma once
+
+#include <tiffin/format/f16.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+TIFFIN_BEGIN
+
+namespace detail {
+
+// The scales and least numbers, of 6 bits, of eight parts of a block: those of the first four in the low bits of
+// bytes 0 to 7, those of the last four in pairs in bytes 8 to 11, their high bits in the high bits of the first.
+struct k_parts {
+    std::array<std::uint8_t, 12> bytes{};
+
+    [[nodiscard]] constexpr int scale(std::size_t part) const noexcept {
+        return part < 4 ? bytes[part] & 63 : (bytes[part + 4] & 15) | bytes[part - 4] >> 6 << 4;
+    }
+    [[nodiscard]] constexpr int least(std::size_t part) const noexcept {
+        return part < 4 ? bytes[part + 4] & 63 : bytes[part + 4] >> 4 | bytes[part] >> 6 << 4;
+    }
+};
+
+}  // namespace detail
+
+// ggml's Q4_K, read only: blocks of 256 numbers q of 4 bits in 8 parts, each with a scale s and a least number m of 6
+// bits; f16 scales d and d_min of these. x = (d s) q - (d_min m).
+// Byte i of 32 bytes holds numbers i (low bits) and i + 32 of 64. Shapes: the last axis is a multiple of 256.
+// Numerics: 4.5 bits per number; the products are exact in f32, the difference rounds once, as in ggml.
+struct q4_k {
+    struct storage {
+        std::uint16_t scale = 0, least = 0;  // f16
+        detail::k_parts parts{};
+        std::array<std::uint8_t, 128> pairs{};
+    };
+    static constexpr dtype type = dtype::q4_k;
+    static constexpr std::size_t block = 256;
+
+    static constexpr std::array<std::uint16_t, 2> scales(const storage& s) noexcept {
+        return {{s.scale, s.least}};
+    }
+    static constexpr void decode(const storage& from, float* numbers) noexcept {
+        const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);
+        for (std::size_t part = 0; part < 8; ++part) {
+            const float step = scale * static_cast<float>(from.parts.scale(part));
+            const float first = least * static_cast<float>(from.parts.least(part));
+            for (std::size_t i = 0; i < 32; ++i)
+                numbers[part * 32 + i] =
+                    step * static_cast<float>(from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15) - first;
+        }
+    }
+};
+static_assert(sizeof(q4_k::storage) == 144);
+
+TIFFIN_END
