@@ -1,6 +1,8 @@
-// Runs a layer file on given inputs: the tool that checks weights exported from elsewhere.
+// Runs a layer file, or the FFN of a layer of a model, on given inputs: the tool that checks weights exported from
+// elsewhere.
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/executor/openmp.hpp>
+#include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/tiffin.hpp>
@@ -18,15 +20,20 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
 struct arguments {
-    std::string layer, input, output;
+    std::string layer, input, output;  // of --model: INPUT and OUTPUT alone
+    std::string model;
+    std::optional<std::size_t> model_layer;
     std::string backend = "simd";
-    tiffin::dtype weights = tiffin::dtype::f32, tables = tiffin::dtype::f32;
+    std::optional<tiffin::dtype> weights;
+    tiffin::dtype tables = tiffin::dtype::f32;
     bool exact_activations = false;
     int threads = 1;
     std::int64_t batch = 0;
@@ -128,24 +135,57 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     return in;
 }
 
+// The layer of a model, on a backend of the host. Its weights are packed by `execute`.
+tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin::executor_ref execute) {
+    const auto model = tiffin::io::model::open(args.model);
+    if (!model) return model.failure();
+    const tiffin::prepare_options how{.tokens = 0, .execute = execute};
+    if (args.backend == "reference")
+        return tiffin::io::open_layer(*model, *args.model_layer, tiffin::reference{}, how);
+    if (args.backend == "eigen")
+        return tiffin::io::open_layer(*model, *args.model_layer, tiffin::eigen{}, how);
+    const auto described = model->layer(*args.model_layer);
+    if (!described) return described.failure();
+    const tiffin::dtype weights = args.weights ? *args.weights : kept_format(*described);
+    return tiffin::io::open_layer(*model, *args.model_layer,
+                                  simd_of_any_format{{weights}, {args.tables}, {!args.exact_activations}},
+                                  how);
+}
+
 // What is wrong, or nothing; no output file then.
-std::string run(const arguments& args) {
-    if (std::string wrong = overwritten("LAYER", args.layer, args.output); !wrong.empty()) return wrong;
+std::string run(arguments args) {
+    if (args.model.empty() != !args.model_layer) return "--model and --layer are given together";
+    if (!args.model.empty() && args.output.empty()) {
+        args.output = std::exchange(args.input, std::exchange(args.layer, ""));
+    } else if (!args.model.empty()) {
+        return "--model takes the place of LAYER: give INPUT and OUTPUT alone";
+    }
+    if (args.output.empty())
+        return "OUTPUT is missing: LAYER INPUT OUTPUT, or --model FILE --layer I INPUT OUTPUT";
+    const std::string& weights_file = args.model.empty() ? args.layer : args.model;
+    if (std::string wrong = overwritten(args.model.empty() ? "LAYER" : "FILE", weights_file, args.output);
+        !wrong.empty())
+        return wrong;
     if (std::string wrong = overwritten("INPUT", args.input, args.output); !wrong.empty()) return wrong;
-    if (args.backend == "cuda" ? args.tables != tiffin::dtype::f32 && args.tables != args.weights
-                               : args.backend != "simd" && (args.weights != tiffin::dtype::f32 ||
-                                                            args.tables != tiffin::dtype::f32))
+    if (!args.model.empty() && args.backend == "cuda")
+        return "--backend cuda: layers of models run on the host";
+    const tiffin::dtype weights = args.weights.value_or(tiffin::dtype::f32);
+    if (args.backend == "cuda"
+            ? args.tables != tiffin::dtype::f32 && args.tables != weights
+            : args.backend != "simd" && (weights != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32))
         return "--backend " + args.backend +
                (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
                                        : ": only simd keeps weights and tables in another format than f32");
+    const tiffin::openmp execute{args.threads};
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
+        if (!args.model.empty()) return open_model_layer(args, execute);
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
 #if defined(TIFFIN_EXAMPLE_CUDA)
-        if (args.backend == "cuda") return open_layer_on_device(args.layer, args.weights);
+        if (args.backend == "cuda") return open_layer_on_device(args.layer, weights);
 #endif
         return tiffin::io::open_layer(
-            args.layer, simd_of_any_format{{args.weights}, {args.tables}, {!args.exact_activations}});
+            args.layer, simd_of_any_format{{weights}, {args.tables}, {!args.exact_activations}});
     };
     const auto layer = open();
     if (!layer) return layer.failure().message();
@@ -157,7 +197,6 @@ std::string run(const arguments& args) {
     const std::size_t tokens = in->x.rows, d_model = layer->d_model(), choices = layer->choices();
     const std::size_t batch =
         args.batch > 0 ? static_cast<std::size_t>(args.batch) : std::max<std::size_t>(tokens, 1);
-    const tiffin::openmp execute{args.threads};
     tiffin::workspace workspace =
         layer->make_workspace(std::min<std::size_t>(batch, 512), execute.concurrency());
     std::vector<float> y(tokens * d_model);
@@ -198,14 +237,16 @@ int main(int argc, char** argv) {
     arguments args;
     CLI::App app(
         "Runs the block of a layer file (safetensors, docs/layer_files.md) on x and token_ids of INPUT and\n"
-        "writes y to OUTPUT, with route and route_weight where the block routes.");
-    app.add_option("LAYER", args.layer, "Layer file: tensors, and in __metadata__ the block and its options")
-        ->required();
+        "writes y to OUTPUT, with route and route_weight where the block routes. With --model FILE --layer I "
+        "in\n"
+        "place of LAYER: the FFN of layer I of a GGUF file, without the norms around it and the residual.");
+    app.add_option("LAYER", args.layer, "Layer file: tensors, and in __metadata__ the block and its options");
     app.add_option("INPUT", args.input,
                    "Safetensors file with x F32 (T, d_model) and token_ids I64 or I32 (T), and residual F32\n"
-                   "(T, d_model) or per_layer_input F32 (T, d_ple) where the block reads them")
-        ->required();
-    app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)")->required();
+                   "(T, d_model) or per_layer_input F32 (T, d_ple) where the block reads them");
+    app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)");
+    app.add_option("--model", args.model, "GGUF model, the first file of a split one");
+    app.add_option("--layer", args.model_layer, "Layer of the model, from 0 on");
     std::vector<std::string> backends{"reference", "eigen", "simd"};
 #if defined(TIFFIN_EXAMPLE_CUDA)
     backends.push_back("cuda");
@@ -224,8 +265,10 @@ int main(int argc, char** argv) {
                name, [&](const std::string& given) { to = formats.at(given); }, help)
             ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}));
     };
-    add_format("--weights", args.weights,
-               "Number format that simd keeps dense weights in, and cuda everything (default: f32)");
+    add_format(
+        "--weights", args.weights,
+        "Number format that simd keeps dense weights in, and cuda everything (default: f32; of a model\n"
+        "the one of its file, or q8_0 where weights cannot be kept in that)");
     add_format("--tables", args.tables, "Number format that simd keeps tables in (default: f32)");
     app.add_flag(
         "--f32-activations", args.exact_activations,

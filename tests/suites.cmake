@@ -145,6 +145,9 @@ tiffin_suite(mpi/sharded_rows
 tiffin_suite(io/safetensors
              AS_PRESET TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_writer.hpp
                              io/file_mapping.hpp io/unfinished_file.hpp)
+tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
+# What of these is tested with a reader of its own: tests/io/run_model_test.py.
+tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/described_layer.hpp)
 tiffin_suite(io/table_file AS_PRESET)
 tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
                                            runtime/any_block.hpp)

@@ -12,7 +12,7 @@ using simd_of_any_format = tiffin::simd<tiffin::any_format, tiffin::any_format>;
     DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::open_layer<BACKEND>( \
         const std::filesystem::path&, const BACKEND&);                                      \
     DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::load_layer<BACKEND>( \
-        std::shared_ptr<const tiffin::io::safetensors_file>, const BACKEND&)
+        const tiffin::io::described_layer&, const BACKEND&, const tiffin::prepare_options&)
 
 TIFFIN_LAYER_FILES(extern, tiffin::reference<>);
 TIFFIN_LAYER_FILES(extern, tiffin::eigen);

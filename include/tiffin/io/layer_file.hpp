@@ -1,10 +1,7 @@
 // Layer files: one block in one safetensors file. Needs the JSON library (target tiffin::io).
 #pragma once
 
-#include <tiffin/runtime/any_layer.hpp>
-#include <tiffin/call/prepare.hpp>
-#include <tiffin/io/layer_blocks.hpp>
-#include <tiffin/io/layer_options.hpp>
+#include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/quoted.hpp>
 
@@ -24,14 +21,7 @@ namespace io {
 // Source: docs/layer_files.md.
 template <class Backend>
 result<any_layer> load_layer(std::shared_ptr<const safetensors_file> file, const Backend& backend) {
-    layer_options options(file->metadata());
-    const std::string* const name = options.find("block");
-    auto block = detail::block_builder<Backend>(options, file->tensors()).build("", "");
-    if (!block) return block.failure();
-    if (status s = options.check_all_known(*name); !s) return s.failure();
-    auto made = try_prepare(*block, file->tensors(), backend, {.tokens = 0});
-    if (!made) return made.failure();
-    return any_layer(*std::move(made), std::move(file));
+    return load_layer({file->metadata(), file->tensors(), file}, backend);
 }
 
 // Reads a layer file and prepares its block: for files whose kind is known only at run time.

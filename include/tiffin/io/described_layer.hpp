@@ -1,0 +1,59 @@
+// A block as files describe it: options and tensors by name, whatever the file.
+#pragma once
+
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/io/layer_blocks.hpp>
+#include <tiffin/io/layer_options.hpp>
+#include <tiffin/runtime/any_layer.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+TIFFIN_BEGIN
+namespace io {
+
+// Options and tensors with the names that layer files have (docs/layer_files.md).
+struct described_layer {
+    std::map<std::string, std::string> options;
+    weights tensors;
+    std::shared_ptr<const void> keep{};  // what the tensors lie in
+};
+
+// Prepares the block described; the layer keeps what its tensors lie in.
+// Errors: errc::option for an unknown or missing block or option, and those of prepare(). `where` is the key or tensor.
+// Cost: that of prepare().
+template <class Backend>
+result<any_layer> load_layer(const described_layer& from, const Backend& backend,
+                             const prepare_options& how = {.tokens = 0}) {
+    layer_options options(from.options);
+    const std::string* const name = options.find("block");
+    auto block = detail::block_builder<Backend>(options, from.tensors).build("", "");
+    if (!block) return block.failure();
+    if (status s = options.check_all_known(*name); !s) return s.failure();
+    auto made = try_prepare(*block, from.tensors, backend, how);
+    if (!made) return made.failure();
+    return any_layer(*std::move(made), from.keep);
+}
+
+// The format that weights of these formats are kept in where nothing is lost that can be measured: the tensors' own
+// if they have one and weights can be kept in it; Q8_0 for blocks that are only read, or of several kinds; else F32.
+inline dtype kept_format(const described_layer& layer) noexcept {
+    bool blocks = true, first = true, same = true;
+    dtype type = dtype::f32;
+    for (const weights::entry& e : layer.tensors.entries()) {
+        if (e.tensor.shape.rank() < 2 || is_integer(e.tensor.type) || e.name.ends_with("router.weight"))
+            continue;
+        same = same && (first || e.tensor.type == type);
+        blocks = blocks && block_of(e.tensor.type) > 1;
+        type = e.tensor.type;
+        first = false;
+    }
+    if (same && type <= dtype::q4_0) return type;
+    return blocks && !first ? dtype::q8_0 : dtype::f32;
+}
+
+}  // namespace io
+TIFFIN_END

@@ -1,0 +1,110 @@
+// Reading GGUF files: tensors where they lie, and metadata.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/io/file_mapping.hpp>
+#include <tiffin/io/gguf_header.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io {
+
+// A tensor in a number format that is not read: its name, and the format as ggml numbers it.
+struct unread_tensor {
+    std::string name;
+    std::uint32_t type;
+};
+
+// The tensors and the metadata of one GGUF file (version 2 or 3), mapped: bytes are read when they are touched, and
+// the system may give them up again.
+//
+// Views from tensors() and texts from metadata() live as long as the object does, and survive its being moved.
+// Shapes have the outermost axis first: ggml's dimensions from last to first.
+// Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+class gguf_file {
+public:
+    // Precondition: that of file_mapping. Cost: that of the header.
+    // Errors: errc::file where the file is missing, no regular file, cut off or malformed, of another version or
+    //   byte order; errc::duplicate_tensor; errc::shape where sizes overflow or rows are no whole blocks.
+    static result<gguf_file> open(const std::filesystem::path& path) {
+        auto mapped = file_mapping::open(path);
+        if (!mapped) return mapped.failure();
+        auto made = read(mapped->bytes(), path.string());
+        if (made) made->mapped_ = *std::move(mapped);
+        return made;
+    }
+    // The same of bytes that outlive the object.
+    static result<gguf_file> read(std::span<const std::byte> bytes, std::string label) {
+        detail::gguf_header header;
+        if (const status s = header.read(bytes); !s)
+            return failure(s.failure().code, label, s.failure().what);
+        gguf_file made;
+        made.label_ = std::move(label);
+        made.version_ = header.version;
+        made.metadata_ = std::move(header.metadata);
+        for (detail::gguf_header::entry& e : header.entries) {
+            if (!e.is_read) {
+                made.unread_.push_back({std::string(e.name), e.type});
+                continue;
+            }
+            e.tensor.data = bytes.data() + header.data_begin + e.begin;
+            made.tensors_.add(std::string(e.name), e.tensor);
+        }
+        return {std::move(made)};
+    }
+
+    [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
+    [[nodiscard]] const std::map<std::string_view, gguf_value, std::less<>>& metadata() const noexcept {
+        return metadata_;
+    }
+    // In the order of the file.
+    [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
+    // Those whose number format is none of dtype.
+    [[nodiscard]] const std::vector<unread_tensor>& unread() const noexcept { return unread_; }
+    // The path or name given; failures carry it as `where`.
+    [[nodiscard]] const std::string& label() const noexcept { return label_; }
+
+    // The value of a key as T: std::uint64_t, double, bool, std::string_view or gguf_array; none where it is not
+    // there or is of another kind. Whole numbers that are not negative are std::uint64_t; all numbers are double.
+    template <class T>
+    [[nodiscard]] std::optional<T> find(std::string_view key) const {
+        const auto at = metadata_.find(key);
+        if (at == metadata_.end()) return std::nullopt;
+        if (const T* const value = std::get_if<T>(&at->second)) return *value;
+        if constexpr (std::is_same_v<T, std::uint64_t>)
+            if (const auto* const n = std::get_if<std::int64_t>(&at->second); n != nullptr && *n >= 0)
+                return static_cast<std::uint64_t>(*n);
+        if constexpr (std::is_same_v<T, double>) {
+            if (const auto* const n = std::get_if<std::uint64_t>(&at->second)) return static_cast<double>(*n);
+            if (const auto* const n = std::get_if<std::int64_t>(&at->second)) return static_cast<double>(*n);
+        }
+        return std::nullopt;
+    }
+
+private:
+    gguf_file() = default;
+
+    std::string label_;
+    std::uint32_t version_ = 0;
+    std::map<std::string_view, gguf_value, std::less<>> metadata_;
+    weights tensors_;
+    std::vector<unread_tensor> unread_;
+    file_mapping mapped_;
+};
+
+}  // namespace io
+TIFFIN_END

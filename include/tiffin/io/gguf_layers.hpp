@@ -1,0 +1,250 @@
+// Which block the FFN of a GGUF model's layer is: architectures by name, tensors by tiffin's names.
+#pragma once
+
+#include <tiffin/io/described_layer.hpp>
+#include <tiffin/io/gguf.hpp>
+#include <tiffin/quoted.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io {
+namespace detail {
+
+// How the experts of an architecture are chosen.
+enum class gguf_routing { renormalised, plain, told };
+
+struct gguf_architecture {
+    std::string_view name;
+    std::string_view activation;
+    gguf_routing routing = gguf_routing::renormalised;
+};
+
+// FFNs with a gate, and mixtures of them. The activation is the one that llama.cpp computes.
+inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
+    {"llama", "silu"},
+    {"mistral3", "silu"},
+    {"qwen2", "silu"},
+    {"qwen2vl", "silu"},
+    {"qwen3", "silu"},
+    {"qwen3vl", "silu"},
+    {"smollm3", "silu"},
+    {"internlm2", "silu"},
+    {"minicpm", "silu"},
+    {"stablelm", "silu"},
+    {"olmo", "silu"},
+    {"olmo2", "silu"},
+    {"exaone", "silu"},
+    {"exaone4", "silu"},
+    {"granite", "silu"},
+    {"command-r", "silu"},
+    {"cohere2", "silu"},
+    {"xverse", "silu"},
+    {"baichuan", "silu"},
+    {"seed_oss", "silu"},
+    {"ernie4_5", "silu"},
+    {"gemma", "gelu_tanh"},
+    {"gemma2", "gelu_tanh"},
+    {"gemma3", "gelu_tanh"},
+    {"gemma3n", "gelu_tanh"},
+    {"gemma-embedding", "gelu_tanh"},
+    {"phi3", "silu"},
+    {"glm4", "silu"},
+    {"qwen2moe", "silu", gguf_routing::plain},
+    {"qwen3moe", "silu"},
+    {"olmoe", "silu", gguf_routing::plain},
+    {"granitemoe", "silu"},
+    {"deepseek2", "silu", gguf_routing::told},
+}};
+
+// The FFN of one layer of a model, put together from the tensors of all its files.
+class gguf_layer_reader {
+public:
+    // `files`: where keys are looked up, the first; where tensors are, all.
+    gguf_layer_reader(const std::vector<gguf_file>& files, const gguf_architecture& architecture,
+                      std::size_t index)
+        : files_(files),
+          architecture_(architecture),
+          index_(index),
+          prefix_("blk." + std::to_string(index) + ".") {}
+
+    result<described_layer> read() {
+        if (status s = refuse_what_is_not_said(); !s) return s.failure();
+        if (status s = find("ffn_gate_inp.weight") != nullptr ? mixture() : dense(); !s) return s.failure();
+        if (status s = check_all_used(); !s) return s.failure();
+        return std::move(made_);
+    }
+
+private:
+    const tensor_view* find(const std::string& name) const {
+        for (const gguf_file& f : files_)
+            if (const tensor_view* const t = f.tensors().find(prefix_ + name)) return t;
+        return nullptr;
+    }
+    // The value of a key of the architecture.
+    template <class T>
+    std::optional<T> key(std::string_view name) const {
+        return files_[0].find<T>(std::string(architecture_.name) + "." + std::string(name));
+    }
+    failure unsaid(std::string_view where, std::string_view what) const {
+        return failure(errc::option, where, what, "; tiffin's blocks do not have that");
+    }
+
+    // What an architecture computes beyond its tensors.
+    status refuse_what_is_not_said() const {
+        if (const auto sparsity = key<gguf_array>("activation_sparsity_scale");
+            sparsity && index_ < sparsity->size && sparsity->number<double>(index_) != 0)
+            return unsaid(prefix_ + "ffn_gate", "keeps the largest activations of its gate alone");
+        if (const auto scale = key<double>("expert_weights_scale");
+            scale && *scale != 1 && *scale != 0 && find("ffn_gate_inp.weight") != nullptr)
+            return unsaid(prefix_ + "ffn_gate_inp", "scales the weights of its experts");
+        if (const auto groups = key<std::uint64_t>("expert_group_count");
+            groups && *groups > 1 && find("ffn_gate_inp.weight") != nullptr)
+            return unsaid(prefix_ + "ffn_gate_inp", "chooses its experts by groups");
+        return {};
+    }
+
+    // Takes a tensor by another name. Errors: errc::missing_tensor, unless it may be missing.
+    status take(const std::string& name, const std::string& as, bool optional = false) {
+        const tensor_view* const t = find(name);
+        if (t == nullptr) {
+            if (optional) return {};
+            return missing(name);
+        }
+        used_.insert(prefix_ + name);
+        made_.tensors.add(as, *t);
+        return {};
+    }
+    failure missing(const std::string& name) const {
+        for (const gguf_file& f : files_)
+            for (const unread_tensor& t : f.unread())
+                if (t.name == prefix_ + name) {
+                    const std::string_view known = gguf_unread_name(t.type);
+                    return failure(errc::dtype, t.name, "is of ggml's type ", t.type,
+                                   known.empty() ? "" : " (", known, known.empty() ? "" : ")",
+                                   ", which is not read");
+                }
+        return failure(errc::missing_tensor, prefix_ + name, "missing; the FFN of '", architecture_.name,
+                       "' reads it");
+    }
+
+    // gate, up and down with their biases; `suffix` is part of the file's names, `to` begins ours.
+    status gated(const std::string& suffix, const std::string& to) {
+        for (const std::string_view part : {"gate", "up", "down"}) {
+            const std::string name = "ffn_" + std::string(part) + suffix,
+                              ours = to + std::string(part) + "_proj";
+            if (status s = take(name + ".weight", ours + ".weight"); !s) return s;
+            if (status s = take(name + ".bias", ours + ".bias", true); !s) return s;
+        }
+        return {};
+    }
+    status dense() {
+        made_.options = {{"block", "glu"}, {"activation", std::string(architecture_.activation)}};
+        if (find("ffn_gate.weight") != nullptr || find("ffn_up.weight") == nullptr) return gated("", "");
+        // The gate's rows, then the up projection's, in one tensor.
+        const tensor_view both = *find("ffn_up.weight");
+        if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
+            return failure(errc::shape, prefix_ + "ffn_up.weight", "has shape ", to_string(both.shape),
+                           "; without ffn_gate it holds the gate and the up projection, (2 d_ff, d_model)");
+        const std::size_t rows = both.shape[0] / 2;
+        tensor_view half{both.data, both.type, {rows, both.shape[1]}};
+        made_.tensors.add("gate_proj.weight", half);
+        half.data = static_cast<const std::byte*>(both.data) + bytes_of(both.type, rows * both.shape[1]);
+        made_.tensors.add("up_proj.weight", half);
+        used_.insert(prefix_ + "ffn_up.weight");
+        return take("ffn_down.weight", "down_proj.weight");
+    }
+
+    status mixture() {
+        const auto top_k = key<std::uint64_t>("expert_used_count");
+        if (!top_k)
+            return failure(errc::option, std::string(architecture_.name) + ".expert_used_count", "missing");
+        std::string order;
+        if (status s = router_order(order); !s) return s;
+        const tensor_view* const experts = find("ffn_up_exps.weight");
+        if (experts == nullptr) return missing("ffn_up_exps.weight");
+        const std::size_t count = experts->shape.rank() == 3 ? experts->shape[0] : 0;
+        const std::string activation(architecture_.activation);
+        made_.options = {{"block", "moe"},
+                         {"router_order", order},
+                         {"top_k", std::to_string(*top_k)},
+                         {"num_experts", std::to_string(count)},
+                         {"expert.block", "glu"},
+                         {"expert.activation", activation}};
+        if (status s = take("ffn_gate_inp.weight", "router.weight"); !s) return s;
+        if (status s = take("exp_probs_b.bias", "router.selection_bias", true); !s) return s;
+        for (const std::string_view part : {"gate", "up", "down"})
+            if (status s = slices("ffn_" + std::string(part) + "_exps.weight", std::string(part), count); !s)
+                return s;
+        if (find("ffn_up_shexp.weight") == nullptr) return {};
+        made_.options.insert({{"shared.block", "glu"}, {"shared.activation", activation}});
+        return gated("_shexp", "shared.");
+    }
+    status router_order(std::string& to) const {
+        if (architecture_.routing != gguf_routing::told) {
+            to = architecture_.routing == gguf_routing::plain ? "softmax_topk" : "softmax_topk_renorm";
+            return {};
+        }
+        const bool sigmoid = key<std::uint64_t>("expert_gating_func").value_or(1) == 2;
+        const bool renormalised = key<bool>("expert_weights_norm").value_or(false);
+        if (sigmoid && !renormalised)
+            return unsaid(prefix_ + "ffn_gate_inp", "weighs experts by sigmoids that are not normalised");
+        to = sigmoid ? "sigmoid_topk_renorm" : renormalised ? "softmax_topk_renorm" : "softmax_topk";
+        return {};
+    }
+    // (experts, rows, cols) as a tensor per expert.
+    status slices(const std::string& name, const std::string& part, std::size_t count) {
+        const tensor_view* const all = find(name);
+        if (all == nullptr) return missing(name);
+        if (all->shape.rank() != 3 || all->shape[0] != count || count == 0)
+            return failure(errc::shape, prefix_ + name, "has shape ", to_string(all->shape), "; it must be (",
+                           count, " experts, rows, columns)");
+        const std::size_t numbers = all->shape[1] * all->shape[2];
+        for (std::size_t e = 0; e < count; ++e)
+            made_.tensors.add("experts." + std::to_string(e) + "." + part + "_proj.weight",
+                              {static_cast<const std::byte*>(all->data) + bytes_of(all->type, e * numbers),
+                               all->type,
+                               {all->shape[1], all->shape[2]}});
+        used_.insert(prefix_ + name);
+        return {};
+    }
+
+    // Norms before and after are the caller's; any other tensor of the FFN has to be used.
+    [[nodiscard]] status check_all_used() const {
+        const auto check = [&](const std::string& name) -> status {
+            const bool of_ffn = name.starts_with(prefix_ + "ffn_") || name == prefix_ + "exp_probs_b.bias";
+            if (!of_ffn || used_.contains(name) || name.starts_with(prefix_ + "ffn_norm.") ||
+                name.starts_with(prefix_ + "ffn_post_norm."))
+                return {};
+            return failure(errc::unused_tensor, name, "the FFN of '", architecture_.name,
+                           "' has no tensor of this name");
+        };
+        for (const gguf_file& f : files_) {
+            for (const weights::entry& e : f.tensors().entries())
+                if (status s = check(e.name); !s) return s;
+            for (const unread_tensor& t : f.unread())
+                if (status s = check(t.name); !s) return s;
+        }
+        return {};
+    }
+
+    const std::vector<gguf_file>& files_;
+    const gguf_architecture& architecture_;
+    std::size_t index_;
+    std::string prefix_;
+    described_layer made_;
+    std::set<std::string> used_;
+};
+
+}  // namespace detail
+}  // namespace io
+TIFFIN_END

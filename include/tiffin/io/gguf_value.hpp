@@ -1,0 +1,172 @@
+// The values of a GGUF file's metadata, and the types of its numbers.
+#pragma once
+
+#include <tiffin/dtype.hpp>
+#include <tiffin/error.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+TIFFIN_BEGIN
+namespace io {
+
+// Types of metadata, as numbered in files.
+enum class gguf_type : std::uint32_t {
+    u8,
+    i8,
+    u16,
+    i16,
+    u32,
+    i32,
+    f32,
+    boolean,
+    string,
+    array,
+    u64,
+    i64,
+    f64
+};
+
+namespace detail {
+
+// The bytes of a number; 0 of strings, arrays and what is none of gguf_type.
+constexpr std::size_t gguf_size_of(gguf_type t) noexcept {
+    constexpr std::array<std::size_t, 13> sizes{{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}};
+    const auto i = static_cast<std::size_t>(t);
+    return i < sizes.size() ? sizes[i] : 0;
+}
+
+// Bytes that are read from front to back, never beyond their end.
+class byte_reader {
+public:
+    explicit byte_reader(std::span<const std::byte> bytes) : rest_(bytes), all_(bytes.size()) {}
+    [[nodiscard]] std::size_t at() const noexcept { return all_ - rest_.size(); }
+    [[nodiscard]] std::size_t left() const noexcept { return rest_.size(); }
+
+    [[nodiscard]] std::optional<std::span<const std::byte>> take(std::uint64_t bytes) noexcept {
+        if (bytes > rest_.size()) return std::nullopt;
+        const auto taken = rest_.first(static_cast<std::size_t>(bytes));
+        rest_ = rest_.subspan(taken.size());
+        return taken;
+    }
+    template <class T>
+    [[nodiscard]] std::optional<T> number() noexcept {
+        const auto bytes = take(sizeof(T));
+        if (!bytes) return std::nullopt;
+        T value;
+        std::memcpy(&value, bytes->data(), sizeof value);
+        return value;
+    }
+    // A length of 64 bits, then the text.
+    [[nodiscard]] std::optional<std::string_view> text() noexcept {
+        const auto length = number<std::uint64_t>();
+        if (!length) return std::nullopt;
+        const auto bytes = take(*length);
+        if (!bytes) return std::nullopt;
+        return std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    }
+
+private:
+    std::span<const std::byte> rest_;
+    std::size_t all_;
+};
+
+}  // namespace detail
+
+// An array of metadata where it lies in the file. Arrays of arrays keep their bytes unread.
+struct gguf_array {
+    gguf_type type{};
+    std::size_t size = 0;
+    std::span<const std::byte> bytes;
+
+    // Calls visit(text) for each string. Does nothing where the array has none.
+    template <class Visit>
+    void for_texts(const Visit& visit) const {
+        if (type != gguf_type::string) return;
+        detail::byte_reader from(bytes);
+        for (std::size_t i = 0; i < size; ++i) visit(*from.text());
+    }
+    // Number i as T. Precondition: i < size, and an array of numbers.
+    template <class T>
+    [[nodiscard]] T number(std::size_t i) const noexcept {
+        const auto as = [&]<class Stored>(Stored) {
+            Stored v;
+            std::memcpy(&v, bytes.data() + i * sizeof v, sizeof v);
+            return static_cast<T>(v);
+        };
+        switch (type) {
+            case gguf_type::u8: return as(std::uint8_t{});
+            case gguf_type::i8: return as(std::int8_t{});
+            case gguf_type::u16: return as(std::uint16_t{});
+            case gguf_type::i16: return as(std::int16_t{});
+            case gguf_type::u32: return as(std::uint32_t{});
+            case gguf_type::i32: return as(std::int32_t{});
+            case gguf_type::f32: return as(float{});
+            case gguf_type::u64: return as(std::uint64_t{});
+            case gguf_type::i64: return as(std::int64_t{});
+            case gguf_type::f64: return as(double{});
+            default: return as(std::uint8_t{});
+        }
+    }
+};
+
+// One value: a whole number, a number, a truth, a text or an array. Texts and arrays lie in the file.
+using gguf_value = std::variant<std::uint64_t, std::int64_t, double, bool, std::string_view, gguf_array>;
+
+// The number format of a type of ggml's tensors; none for one that is not read.
+constexpr std::optional<dtype> gguf_dtype(std::uint32_t type) noexcept {
+    switch (type) {
+        case 0: return dtype::f32;
+        case 1: return dtype::f16;
+        case 2: return dtype::q4_0;
+        case 3: return dtype::q4_1;
+        case 6: return dtype::q5_0;
+        case 7: return dtype::q5_1;
+        case 8: return dtype::q8_0;
+        case 10: return dtype::q2_k;
+        case 11: return dtype::q3_k;
+        case 12: return dtype::q4_k;
+        case 13: return dtype::q5_k;
+        case 14: return dtype::q6_k;
+        case 20: return dtype::iq4_nl;
+        case 23: return dtype::iq4_xs;
+        case 26: return dtype::i32;
+        case 27: return dtype::i64;
+        case 30: return dtype::bf16;
+        case 39: return dtype::mxfp4;
+        default: return std::nullopt;
+    }
+}
+
+// What ggml calls a type of tensors that is not read; empty for one that it has not either.
+constexpr std::string_view gguf_unread_name(std::uint32_t type) noexcept {
+    switch (type) {
+        case 9: return "Q8_1";
+        case 15: return "Q8_K";
+        case 16: return "IQ2_XXS";
+        case 17: return "IQ2_XS";
+        case 18: return "IQ3_XXS";
+        case 19: return "IQ1_S";
+        case 21: return "IQ3_S";
+        case 22: return "IQ2_S";
+        case 24: return "I8";
+        case 25: return "I16";
+        case 28: return "F64";
+        case 29: return "IQ1_M";
+        case 34: return "TQ1_0";
+        case 35: return "TQ2_0";
+        case 40: return "NVFP4";
+        default: return "";
+    }
+}
+
+}  // namespace io
+TIFFIN_END

@@ -1,0 +1,40 @@
+// libFuzzer target of the GGUF reader. Whatever the bytes, it either refuses them with one line of ASCII or gives
+// metadata and tensors that can be touched.
+#include <tiffin/io/gguf.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    // At any alignment that the library may meet: a file begins on a page.
+    const std::vector<std::uint8_t> copy(data, data + size);
+    const auto file = tiffin::io::gguf_file::read(std::as_bytes(std::span(copy)), "fuzz");
+    if (!file.ok()) {
+        for (const char c : file.failure().message())
+            if (c < 0x20 || c > 0x7E) std::abort();
+        return 0;
+    }
+    unsigned touched = 0;
+    for (const auto& e : file->tensors().entries()) {
+        const auto* const bytes = static_cast<const unsigned char*>(e.tensor.data);
+        const std::size_t count = bytes_of(e.tensor.type, e.tensor.shape.elements());
+        if (count != 0) touched += bytes[0] + bytes[count - 1];
+    }
+    for (const auto& [key, value] : file->metadata()) {
+        touched += static_cast<unsigned>(key.size());
+        if (const auto* const all = std::get_if<tiffin::io::gguf_array>(&value)) {
+            all->for_texts([&](std::string_view t) { touched += static_cast<unsigned>(t.size()); });
+            if (all->type != tiffin::io::gguf_type::string && all->size != 0)
+                touched += all->number<double>(0) > all->number<double>(all->size - 1);
+        }
+    }
+    volatile unsigned keep = touched;
+    static_cast<void>(keep);
+    return 0;
+}
