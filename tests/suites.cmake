@@ -124,7 +124,8 @@ tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_a
 
 # ---- executors ----
 tiffin_suite(executor/fork_mark THREADS)
-tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp)
+tiffin_suite(executor/thread_gang THREADS)
+tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/relax.hpp)
 
 # ---- rows that lie elsewhere ----
 tiffin_suite(table/row_store TESTS table/joined_columns.hpp)

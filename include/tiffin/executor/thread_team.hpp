@@ -3,6 +3,7 @@
 
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/executor/fork_mark.hpp>
+#include <tiffin/executor/relax.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -57,7 +58,7 @@ public:
         at_work_.store(threads_ - 1, std::memory_order_relaxed);
         announce();
         run_share(0);
-        while (at_work_.load(std::memory_order_acquire) != 0) relax();
+        while (at_work_.load(std::memory_order_acquire) != 0) detail::relax();
         taken_.clear(std::memory_order_release);
     }
 
@@ -66,13 +67,6 @@ private:
     thread_team(alone, std::size_t threads, std::chrono::microseconds awake)
         : threads_(threads > 0 ? threads : 1), awake_(awake) {}
 
-    static void relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
     // Sequentially consistent, as are the sleepers' count and their look at `call_`: either a thread about
     // to sleep is seen here, or it sees the call.
     void announce() noexcept {
@@ -89,7 +83,7 @@ private:
         do
             for (int i = 0; i < 64; ++i) {
                 if (call_.load(std::memory_order_acquire) != seen) return;
-                relax();
+                detail::relax();
             }
         while (clock::now() - start < awake_);
         sleepers_.fetch_add(1);
