@@ -239,13 +239,15 @@ int main(int argc, char** argv) {
         "Runs the block of a layer file (safetensors, docs/layer_files.md) on x and token_ids of INPUT and\n"
         "writes y to OUTPUT, with route and route_weight where the block routes. With --model FILE --layer I "
         "in\n"
-        "place of LAYER: the FFN of layer I of a GGUF file, without the norms around it and the residual.");
+        "place of LAYER: the FFN of layer I of a GGUF file or a checkpoint, without the norms around it and "
+        "the residual.");
     app.add_option("LAYER", args.layer, "Layer file: tensors, and in __metadata__ the block and its options");
     app.add_option("INPUT", args.input,
                    "Safetensors file with x F32 (T, d_model) and token_ids I64 or I32 (T), and residual F32\n"
                    "(T, d_model) or per_layer_input F32 (T, d_ple) where the block reads them");
     app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)");
-    app.add_option("--model", args.model, "GGUF model, the first file of a split one");
+    app.add_option("--model", args.model,
+                   "GGUF file, the first of a split model; or a checkpoint's folder with config.json");
     app.add_option("--layer", args.model_layer, "Layer of the model, from 0 on");
     std::vector<std::string> backends{"reference", "eigen", "simd"};
 #if defined(TIFFIN_EXAMPLE_CUDA)

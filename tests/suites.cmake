@@ -148,7 +148,8 @@ tiffin_suite(io/safetensors
                              io/file_mapping.hpp io/unfinished_file.hpp)
 tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/described_layer.hpp)
+tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+                                      io/checkpoint_config.hpp io/described_layer.hpp)
 tiffin_suite(io/table_file AS_PRESET)
 tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
                                            runtime/any_block.hpp)

