@@ -175,12 +175,16 @@ def refusals(runner, rng, head, path, x, norm):
     good, _ = dense(rng, d, 512, ("F32",) * 3)
     without = {k: v for k, v in good.items() if "up" not in k}
     odd = {**good, "blk.1.ffn_sub_norm.weight": (np.ones(d, F32).tobytes(), "F32", (d,))}
+    unread_gate = {**good, "blk.1.ffn_gate.weight": (noise(rng, "IQ2_XXS", (512, d)), "IQ2_XXS", (512, d))}
     unread = {**good, "blk.1.ffn_up.weight": (noise(rng, "IQ2_XXS", (512, d)), "IQ2_XXS", (512, d))}
     sparse = head("gemma3n", activation_sparsity_scale=[0.0, 1.6])
     for metadata, tensors, sentences in (
             (head("llama"), without, ["blk.1.ffn_up.weight", "missing"]),
             (head("llama"), odd, ["blk.1.ffn_sub_norm.weight", "no tensor of this name"]),
             (head("llama"), unread, ["blk.1.ffn_up.weight", "type 16 (IQ2_XXS)", "not read"]),
+            (head("llama"), unread_gate, ["blk.1.ffn_gate.weight", "type 16 (IQ2_XXS)", "not read"]),
+            (head("llama"), {k: v for k, v in good.items() if "gate" not in k}, ["blk.1.ffn_gate.weight", "missing"]),
+            (head("phi3"), {**good, "blk.1.ffn_up.weight": (noise(rng, "F32", (511, d)), "F32", (511, d))}, ["(2 d_ff, d_model)"]),
             (sparse, good, ["keeps the largest activations"]),
             (head("mamba"), good, ["'mamba'", "known are llama"]),
             ({"general.name": "x"}, good, ["general.architecture is missing"]),

@@ -27,6 +27,7 @@ struct gguf_architecture {
     std::string_view name;
     std::string_view activation;
     gguf_routing routing = gguf_routing::renormalised;
+    bool gate_in_up = false;  // one tensor has the gate's rows, then the up projection's
 };
 
 // FFNs with a gate, and mixtures of them. The activation is the one that llama.cpp computes.
@@ -57,8 +58,8 @@ inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
     {"gemma3", "gelu_tanh"},
     {"gemma3n", "gelu_tanh"},
     {"gemma-embedding", "gelu_tanh"},
-    {"phi3", "silu"},
-    {"glm4", "silu"},
+    {"phi3", "silu", gguf_routing::renormalised, true},
+    {"glm4", "silu", gguf_routing::renormalised, true},
     {"qwen2moe", "silu", gguf_routing::plain},
     {"qwen3moe", "silu"},
     {"olmoe", "silu", gguf_routing::plain},
@@ -149,12 +150,11 @@ private:
     }
     status dense() {
         made_.options = {{"block", "glu"}, {"activation", std::string(architecture_.activation)}};
-        if (find("ffn_gate.weight") != nullptr || find("ffn_up.weight") == nullptr) return gated("", "");
-        // The gate's rows, then the up projection's, in one tensor.
+        if (!architecture_.gate_in_up || find("ffn_up.weight") == nullptr) return gated("", "");
         const tensor_view both = *find("ffn_up.weight");
         if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
             return failure(errc::shape, prefix_ + "ffn_up.weight", "has shape ", to_string(both.shape),
-                           "; without ffn_gate it holds the gate and the up projection, (2 d_ff, d_model)");
+                           "; it must be (2 d_ff, d_model)");
         const std::size_t rows = both.shape[0] / 2;
         tensor_view half{both.data, both.type, {rows, both.shape[1]}};
         made_.tensors.add("gate_proj.weight", half);
