@@ -21,6 +21,17 @@ struct k_parts {
     [[nodiscard]] constexpr int least(std::size_t part) const noexcept {
         return part < 4 ? bytes[part + 4] & 63 : bytes[part + 4] >> 4 | bytes[part] >> 6 << 4;
     }
+    // Writes (d s) q - (d_min m) for level(part, i) = q of number i of 32 of each part.
+    template <class Level>
+    constexpr void decode(std::uint16_t d, std::uint16_t d_min, const Level& level,
+                          float* numbers) const noexcept {
+        for (std::size_t part = 0; part < 8; ++part) {
+            const float step = f16_to_f32(d) * static_cast<float>(scale(part));
+            const float first = f16_to_f32(d_min) * static_cast<float>(least(part));
+            for (std::size_t i = 0; i < 32; ++i)
+                *numbers++ = step * static_cast<float>(level(part, i)) - first;
+        }
+    }
 };
 
 }  // namespace detail
@@ -42,14 +53,10 @@ struct q4_k {
         return {{s.scale, s.least}};
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
-        const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);
-        for (std::size_t part = 0; part < 8; ++part) {
-            const float step = scale * static_cast<float>(from.parts.scale(part));
-            const float first = least * static_cast<float>(from.parts.least(part));
-            for (std::size_t i = 0; i < 32; ++i)
-                numbers[part * 32 + i] =
-                    step * static_cast<float>(from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15) - first;
-        }
+        const auto level = [&](std::size_t part, std::size_t i) {
+            return (from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15);
+        };
+        from.parts.decode(from.scale, from.least, level, numbers);
     }
 };
 static_assert(sizeof(q4_k::storage) == 144);

@@ -24,16 +24,10 @@ struct q5_k {
         return {{s.scale, s.least}};
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
-        const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);
-        for (std::size_t part = 0; part < 8; ++part) {
-            const float step = scale * static_cast<float>(from.parts.scale(part));
-            const float first = least * static_cast<float>(from.parts.least(part));
-            for (std::size_t i = 0; i < 32; ++i) {
-                const int level =
-                    (from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15) | (from.high[i] >> part & 1) << 4;
-                numbers[part * 32 + i] = step * static_cast<float>(level) - first;
-            }
-        }
+        const auto level = [&](std::size_t part, std::size_t i) {
+            return (from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15) | (from.high[i] >> part & 1) << 4;
+        };
+        from.parts.decode(from.scale, from.least, level, numbers);
     }
 };
 static_assert(sizeof(q5_k::storage) == 176);

@@ -96,16 +96,9 @@ private:
                 if (status s = t.take_linear(at + part, part); !s) return s.failure();
             return t.done(at);
         }
-        // The gate's rows, then the up projection's, in one tensor.
-        const tensor_view both = *find(at + "gate_up_proj.weight");
-        if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
-            return failure(errc::shape, at + "gate_up_proj.weight", "has shape ", to_string(both.shape),
-                           "; it must be (2 d_ff, d_model)");
-        tensor_view half{both.data, both.type, {both.shape[0] / 2, both.shape[1]}};
-        t.made.tensors.add("gate_proj.weight", half);
-        half.data = static_cast<const std::byte*>(both.data) + bytes_of(both.type, half.shape.elements());
-        t.made.tensors.add("up_proj.weight", half);
-        t.used.insert(at + "gate_up_proj.weight");
+        const std::string both = at + "gate_up_proj.weight";
+        if (status s = add_gate_and_up(t.made.tensors, *find(both), both); !s) return s.failure();
+        t.used.insert(both);
         return t.done(at);
     }
     result<described_layer> qwen_mixture(const std::string& at) const {

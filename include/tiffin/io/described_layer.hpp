@@ -7,6 +7,7 @@
 #include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,22 @@ struct described_layer {
     weights tensors;
     std::shared_ptr<const void> keep{};  // what the tensors lie in
 };
+
+namespace detail {
+
+// Adds one tensor (2 d_ff, d_model) as two: the gate's rows, then the up projection's.
+inline status add_gate_and_up(weights& to, const tensor_view& both, const std::string& name) {
+    if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
+        return failure(errc::shape, name, "has shape ", to_string(both.shape),
+                       "; it must be (2 d_ff, d_model)");
+    tensor_view half{both.data, both.type, {both.shape[0] / 2, both.shape[1]}};
+    to.add("gate_proj.weight", half);
+    half.data = static_cast<const std::byte*>(both.data) + bytes_of(both.type, half.shape.elements());
+    to.add("up_proj.weight", half);
+    return {};
+}
+
+}  // namespace detail
 
 // Prepares the block described; the layer keeps what its tensors lie in.
 // Errors: errc::option for an unknown or missing block or option, and those of prepare(). `where` is the key or tensor.

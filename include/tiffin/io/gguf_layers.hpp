@@ -151,16 +151,9 @@ private:
     status dense() {
         made_.options = {{"block", "glu"}, {"activation", std::string(architecture_.activation)}};
         if (!architecture_.gate_in_up || find("ffn_up.weight") == nullptr) return gated("", "");
-        const tensor_view both = *find("ffn_up.weight");
-        if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
-            return failure(errc::shape, prefix_ + "ffn_up.weight", "has shape ", to_string(both.shape),
-                           "; it must be (2 d_ff, d_model)");
-        const std::size_t rows = both.shape[0] / 2;
-        tensor_view half{both.data, both.type, {rows, both.shape[1]}};
-        made_.tensors.add("gate_proj.weight", half);
-        half.data = static_cast<const std::byte*>(both.data) + bytes_of(both.type, rows * both.shape[1]);
-        made_.tensors.add("up_proj.weight", half);
-        used_.insert(prefix_ + "ffn_up.weight");
+        const std::string both = "ffn_up.weight";
+        if (status s = add_gate_and_up(made_.tensors, *find(both), prefix_ + both); !s) return s;
+        used_.insert(prefix_ + both);
         return take("ffn_down.weight", "down_proj.weight");
     }
 
