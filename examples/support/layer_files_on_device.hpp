@@ -1,9 +1,9 @@
 // Layer files on a CUDA device, for programs that a CUDA compiler need not read.
 #pragma once
 
-#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/dtype.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 
 #include <filesystem>
 

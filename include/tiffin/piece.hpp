@@ -30,9 +30,9 @@ public:
             all.append(text_, number_);
         } else {
             char digits[24];
-            const auto end = kind_ == kind::number
-                                 ? std::to_chars(digits, digits + sizeof digits, number_)
-                                 : std::to_chars(digits, digits + sizeof digits, static_cast<long long>(number_));
+            const auto end = kind_ == kind::number ? std::to_chars(digits, digits + sizeof digits, number_)
+                                                   : std::to_chars(digits, digits + sizeof digits,
+                                                                   static_cast<long long>(number_));
             all.append(digits, end.ptr);
         }
     }

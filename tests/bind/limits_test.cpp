@@ -1,12 +1,12 @@
 // Sizes that cannot be counted, tens of thousands of tensors, and objects that hold nothing: an error each,
 // soon.
 #include <tiffin/block/delayed.hpp>
-#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 
 #include "support/doctest.hpp"
 #include "support/tensor_set.hpp"

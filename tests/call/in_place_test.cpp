@@ -1,11 +1,11 @@
 // What a layer goes on reading after prepare(): the tensors that it names, and no others. Each tensor in turn
 // is overwritten with NaN, and the layer called again.
-#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 
 #include "support/doctest.hpp"
 #include "support/policies.hpp"

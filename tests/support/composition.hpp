@@ -3,9 +3,9 @@
 #pragma once
 
 #include <tiffin/bind/bind_weights.hpp>
-#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/runtime/any_layer.hpp>
 
 // The backends that are held against the reference: those of the CPU, or the device's.
 #if defined(TIFFIN_TEST_CUDA)

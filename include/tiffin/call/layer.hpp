@@ -52,7 +52,8 @@ public:
         using engine = typename Backend::template engine<Block>;
         static_assert(
             requires { sizeof(engine); },
-            "tiffin: prepare<Block>(weights, backend): the backend is only declared here; include its header, "
+            "tiffin: prepare<Block>(weights, backend): the backend is only declared here; include its "
+            "header, "
             "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
         static_assert(backend_for<Backend, Block>,
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");

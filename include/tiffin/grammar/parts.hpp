@@ -47,7 +47,9 @@ namespace detail {
 
 // A source may name its parts: `static constexpr part_scope scope(std::size_t part)`.
 template <class S>
-concept scoping_source = requires { S::scope(std::size_t{}); };
+concept scoping_source = requires {
+    S::scope(std::size_t{});
+};
 
 template <class S>
 constexpr part_scope scope_of_part(std::size_t part) noexcept {

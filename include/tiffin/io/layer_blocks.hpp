@@ -1,13 +1,13 @@
 // The blocks of layer files: from options and the names of tensors to a composition.
 #pragma once
 
-#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
 #include <tiffin/router/any_router.hpp>
+#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <array>

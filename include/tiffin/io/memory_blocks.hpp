@@ -1,11 +1,11 @@
 // The memory blocks of layer files: meki and ple, in whatever form their tensors have.
 #pragma once
 
-#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_form.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/runtime/any_block.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <array>

@@ -8,5 +8,6 @@
 using own = tiffin::ffn<tiffin::gate<tiffin::relu>, tiffin::dense>;
 
 bool prepare(const tiffin::weights& given) {
-    return tiffin::try_prepare(tiffin::modulated<own, tiffin::folded_modulator>{}, given, tiffin::simd{}).ok();
+    return tiffin::try_prepare(tiffin::modulated<own, tiffin::folded_modulator>{}, given, tiffin::simd{})
+        .ok();
 }
