@@ -34,7 +34,8 @@ constexpr choice formats[] = {
     {"f32", tiffin::dtype::f32, false},         {"f16", tiffin::dtype::f16, false},
     {"bf16", tiffin::dtype::bf16, false},       {"q8_0", tiffin::dtype::q8_0, false},
     {"q8_0 x q8_0", tiffin::dtype::q8_0, true}, {"q4_0", tiffin::dtype::q4_0, false},
-    {"q4_0 x q8_0", tiffin::dtype::q4_0, true}};
+    {"q4_0 x q8_0", tiffin::dtype::q4_0, true}, {"q4_1", tiffin::dtype::q4_1, false},
+    {"q4_1 x q8_0", tiffin::dtype::q4_1, true}};
 
 double relative(const std::vector<float>& got, const std::vector<float>& wanted) {
     double difference = 0, size = 0;
@@ -137,7 +138,7 @@ int main() {
         "activations in q8_0, else in f32.\n\n"
         "| layer |");
     for (const choice& one : formats) std::printf(" %s |", one.name);
-    std::printf("\n|---|---|---|---|---|---|---|---|\n| a stored number |");
+    std::printf("\n|---|---|---|---|---|---|---|---|---|---|\n| a stored number |");
     for (const choice& one : formats) std::printf(" %.1e |", own_error(one.type));
     std::printf("\n");
     show("mlp", {2, 1, false}, tiffin::mlp{});

@@ -54,6 +54,7 @@ tiffin_suite(format/given_formats
              ARM TESTS format/given_format.hpp format/q4_1.hpp format/q5_0.hpp format/q5_1.hpp format/q2_k.hpp
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
                        format/iq4_xs.hpp format/mxfp4.hpp)
+tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----

@@ -201,6 +201,9 @@ void check_dot() {
 TEST_CASE("activations: products of every pair of formats") {
     check_product<q8_0, q8_0>(320, 77);
     check_product<q4_0, q8_0>(320, 77);
+    check_product<q4_1, q8_0>(320, 77);
+    check_product<q4_1, q8_0>(32, 5);
+    check_product<q4_1, f32>(320, 77);
     check_product<q8_0, q8_0>(32, 5);
     check_product<q4_0, q8_0>(32, 5);
     check_product<bf16, bf16>(301, 77);
@@ -236,6 +239,8 @@ TEST_CASE("activations: rounded as q8_0 rounds, to the bit") {
 TEST_CASE("activations: instructions for four bytes, spelled out") {
     check_dot<q8_0, simd_detail::fours_dot<spelled_out, false>>();
     check_dot<q4_0, simd_detail::fours_dot<spelled_out, true>>();
+    check_dot<q4_1, simd_detail::from_least<simd_detail::fours_dot<spelled_out, true>>>();
+    check_dot<q4_1, simd_detail::from_least<simd_detail::nibbles_dot<simd_detail::bytes_256>>>();
     check_dot<q8_0, simd_detail::pairs_dot<simd_detail::bytes_256>>();
     check_dot<q4_0, simd_detail::nibbles_dot<simd_detail::bytes_256>>();
     check_dot<q8_0, simd_detail::portable_dot<xsimd::avx2, false>>();
@@ -245,6 +250,7 @@ TEST_CASE("activations: instructions for four bytes, spelled out") {
 
 TEST_CASE("activations: a token's output does not depend on its company") {
     check_alone<stem_hybrid, q8_0, paired>();
+    check_alone<mlp, q4_1, paired>();
     check_alone<structmoe, bf16, bf16>();
 #if !defined(TIFFIN_TEST_SMALL)
     check_alone<stem_hybrid, q4_0, q8_0>();
@@ -259,6 +265,7 @@ TEST_CASE("activations: what paired stands for") {
     const auto of = [&](const auto& backend) { return run<swiglu>(tensors.given(), backend, x, 9); };
     CHECK(of(simd<q8_0>{}) == of(simd<q8_0, f32, q8_0>{}));
     CHECK(of(simd<q4_0>{}) == of(simd<q4_0, f32, q8_0>{}));
+    CHECK(of(simd<q4_1>{}) == of(simd<q4_1, f32, q8_0>{}));
     CHECK(of(simd<f16>{}) == of(simd<f16, f32, f32>{}));
     CHECK(of(simd<>{}) == of(simd<f32, f32, f32>{}));
     if (simd_detail::has_bf16_dot<xsimd::default_arch>)

@@ -126,8 +126,8 @@ template <class Block>
 void check_all() {
     constexpr block_shape sizes{
         .d_model = 96, .d_ff = 288, .vocab = vocab, .experts = 3, .rank = 5, .inner = {96, 64}, .choices = 2};
-    for (const dtype weight : {dtype::f32, dtype::bf16, dtype::f16, dtype::q8_0, dtype::q4_0})
-        for (const dtype table : {dtype::f32, dtype::q8_0, dtype::q4_0, dtype::f16})
+    for (const dtype weight : {dtype::f32, dtype::bf16, dtype::f16, dtype::q8_0, dtype::q4_0, dtype::q4_1})
+        for (const dtype table : {dtype::f32, dtype::q8_0, dtype::q4_0, dtype::q4_1, dtype::f16})
             check<Block>(weight, table, sizes);
 }
 

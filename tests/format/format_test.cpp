@@ -117,9 +117,9 @@ TEST_CASE("f16 and bf16 are rounded to the nearest, ties to even") {
     CHECK(std::isnan(tiffin::bf16_to_f32(tiffin::f32_to_bf16(std::bit_cast<float>(0x7F800001u)))));
 }
 
-// What ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref make of these 64 numbers. (Two million blocks
+// What ggml's quantize_row_q8_0_ref, quantize_row_q4_0_ref and quantize_row_q4_1_ref make of these 64 numbers. (Two million blocks
 // of random, regular, tiny and constant numbers gave the same bits when the quantisers were written.)
-TEST_CASE("q8_0 and q4_0 have ggml's bits") {
+TEST_CASE("q8_0, q4_0 and q4_1 have ggml's bits") {
     float numbers[64];
     for (int i = 0; i < 64; ++i)
         numbers[i] = i < 32 ? 0.37f * static_cast<float>((i * 29 + 7) % 61 - 30)
@@ -133,21 +133,28 @@ TEST_CASE("q8_0 and q4_0 have ggml's bits") {
                                         0x17, 0x9F, 0x06, 0x8E, 0xF6, 0x7D, 0xF5, 0x6D, 0xE4,
                                         0x00, 0xBC, 0x78, 0x88, 0x88, 0x88, 0x80, 0x87, 0xF9,
                                         0x49, 0x78, 0x88, 0x98, 0x88, 0x88, 0x88, 0x8B, 0x15};
+    constexpr unsigned char four_from_least[40] = {
+        0xD2, 0x3D, 0x8D, 0xC9, 0xB2, 0x39, 0xA1, 0x28, 0xA0, 0x28, 0x9F, 0x17, 0x8E, 0x06,
+        0x7D, 0xF5, 0x7D, 0xE5, 0x6C, 0xD4, 0x44, 0x3C, 0x00, 0xC8, 0x88, 0x78, 0x77, 0x87,
+        0x8F, 0x78, 0x07, 0xC6, 0x88, 0x78, 0x77, 0x87, 0x88, 0x77, 0x75, 0xEA};
     tiffin::q8_0::storage q8[2];
     tiffin::q4_0::storage q4[2];
+    tiffin::q4_1::storage least[2];
     for (int b = 0; b < 2; ++b) {
         tiffin::q8_0::encode(numbers + 32 * b, q8[b]);
         tiffin::q4_0::encode(numbers + 32 * b, q4[b]);
+        tiffin::q4_1::encode(numbers + 32 * b, least[b]);
     }
     CHECK(std::memcmp(q8, eight, sizeof eight) == 0);
     CHECK(std::memcmp(q4, four, sizeof four) == 0);
+    CHECK(std::memcmp(least, four_from_least, sizeof four_from_least) == 0);
 }
 
 // The documented error of each format, and blocks read number by number.
 TEST_CASE("blocks: errors within their bounds, zeros exact") {
     tiffin_test::random_numbers random(5);
     for (int i = 0; i < 2000; ++i) {
-        float numbers[32], eight[32], four[32];
+        float numbers[32], eight[32], four[32], from_least[32];
         const float scale = std::ldexp(1.0f, static_cast<int>(random.below(20)) - 10);
         for (float& v : numbers) v = random.signed_unit(scale);
         float most = 0;
@@ -158,13 +165,19 @@ TEST_CASE("blocks: errors within their bounds, zeros exact") {
         tiffin::q4_0::encode(numbers, q4);
         tiffin::q8_0::decode(q8, eight);
         tiffin::q4_0::decode(q4, four);
+        tiffin::q4_1::storage q41;
+        tiffin::q4_1::encode(numbers, q41);
+        tiffin::q4_1::decode(q41, from_least);
         for (std::size_t k = 0; k < 32; ++k) {
             // Half a step (a whole one where 8 would have been needed), the rounding of d to f16, which is
             // absolute below 2^-14, and a few roundings of f32.
             const float few = most * 0x1p-11f + most * 0x1p-20f;
             CHECK(std::fabs(eight[k] - numbers[k]) <= most / 254 + few + 127 * 0x1p-25f);
             CHECK(std::fabs(four[k] - numbers[k]) <= most / 8 + few + 8 * 0x1p-25f);
+            // Half a step of 2 most / 15 at the most, and the roundings of d (15 times) and m to f16.
+            CHECK(std::fabs(from_least[k] - numbers[k]) <= most / 15 + 2 * few + 16 * 0x1p-25f);
             CHECK(tiffin::load_as_f32(&q8, tiffin::dtype::q8_0, k) == eight[k]);
+            CHECK(tiffin::load_as_f32(&q41, tiffin::dtype::q4_1, k) == from_least[k]);
             CHECK(tiffin::load_as_f32(&q4, tiffin::dtype::q4_0, k) == four[k]);
         }
     }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 
 TIFFIN_BEGIN
@@ -100,7 +101,8 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
     }
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
     if (!dense && kind != tensor_kind::table && kind != tensor_kind::pool) return {};
-    const number_format& format = dense ? formats.weights : formats.tables;
+    const number_format format =
+        dense ? formats_of(formats, std::span(&given.type, 1)).weights : formats.tables;
     if (status s = check_blocks(given, name, format.name, format.block); !s) return s;
     if (dense)
         if (status s = check_blocks(given, name, "activations of " + std::string(formats.activations.name),

@@ -8,6 +8,7 @@
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 TIFFIN_BEGIN
@@ -61,8 +62,9 @@ private:
 template <class Machine, std::size_t Count>
 class host_products {
 public:
-    host_products(std::size_t outputs, std::size_t inputs, const preparation& how)
-        : packed_(outputs, inputs, how.formats) {}
+    host_products(std::size_t outputs, std::size_t inputs, std::span<const dtype> given,
+                  const preparation& how)
+        : packed_(outputs, inputs, formats_of(how.formats, given)) {}
     void keep(std::size_t which, const tensor_view& weight, const preparation& how) {
         packed_.pack(which, weight, how.execute);
         how.done(weight);
@@ -79,7 +81,7 @@ private:
 template <class Machine>
 class host_products<Machine, 0> {
 public:
-    host_products(std::size_t, std::size_t, const preparation&) noexcept {}
+    host_products(std::size_t, std::size_t, std::span<const dtype>, const preparation&) noexcept {}
     static constexpr std::size_t workspace_bytes(std::size_t, std::size_t) noexcept { return 0; }
 };
 

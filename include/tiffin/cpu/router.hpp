@@ -140,7 +140,7 @@ public:
             tensor_view one = a;
             one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
             one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, how.formats);
+            weights_.emplace_back(rank_, inputs_, formats_of(how.formats, std::span(&a.type, 1)));
             weights_.back().pack(0, one, how.execute);
         }
         how.done(a);

@@ -8,6 +8,7 @@
 #include <tiffin/engine/view.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -32,7 +33,7 @@ public:
 
     stage(const Source& source, const bound_node& bound, const source_sizes& sizes, preparation& how)
         : view_{source},
-          products_(sizes.outputs, sizes.inputs, how),
+          products_(sizes.outputs, sizes.inputs, given_types(source, bound), how),
           steps_(make_steps<Target, last_chain>(source, bound, sizes, how)),
           chain_(chain_at<Target, last_chain>(source, bound, sizes, how)) {
         view_.outputs = sizes.outputs;
@@ -83,6 +84,21 @@ public:
     }
 
 private:
+    // The formats that the weights of the products are given in.
+    static std::array<dtype, projections> given_types(const Source& source, const bound_node& bound) {
+        std::array<dtype, projections> types{};
+        [[maybe_unused]] std::size_t count = 0;
+        visit_nodes(
+            source,
+            [&]<std::size_t First>(const auto& node, const bound_node& of_node) {
+                using node_type = std::remove_cvref_t<decltype(node)>;
+                for (std::size_t i = 0; i < own_kinds<node_type>.size(); ++i)
+                    if (own_kinds<node_type>[i] == tensor_kind::projection)
+                        types[count++] = of_node.tensors[i].type;
+            },
+            bound);
+        return types;
+    }
     void lay_out(arena& areas, std::size_t tokens, view_type* to = nullptr) const noexcept {
         for (std::size_t i = 0; i != view_type::row_sources; ++i) {
             const auto rows = Target::table_rows::lay_out(areas, tokens);

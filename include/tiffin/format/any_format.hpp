@@ -5,9 +5,11 @@
 #include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
 #include <tiffin/format/q4_0.hpp>
+#include <tiffin/format/q4_1.hpp>
 #include <tiffin/format/q8_0.hpp>
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 
 TIFFIN_BEGIN
@@ -21,7 +23,11 @@ struct any_format {
     using storage = std::byte;
 
     dtype type = dtype::f32;
+    // Of weights: each in the format that it is given in, or the nearest that loses nothing which can be measured
+    // (see kept_as), whatever `type` says.
+    bool as_given = false;
 };
+inline constexpr any_format kept_as_given{dtype::f32, true};
 
 // Calls visit(Format{}) for the format of this type. Precondition: not an integer's.
 template <class Visit>
@@ -31,6 +37,7 @@ constexpr decltype(auto) with_format(dtype type, const Visit& visit) {
         case dtype::f16: return visit(f16{});
         case dtype::q8_0: return visit(q8_0{});
         case dtype::q4_0: return visit(q4_0{});
+        case dtype::q4_1: return visit(q4_1{});
         default: return visit(f32{});
     }
 }
@@ -50,7 +57,8 @@ struct number_format {
     std::size_t block = 1;
     float largest = f32::largest;
     dtype type = dtype::f32;
-    bool is_given = true;  // whether tensors can be given in it: not in a codec without a dtype
+    bool is_given = true;   // whether tensors can be given in it: not in a codec without a dtype
+    bool as_given = false;  // each tensor has its own
 };
 
 // The given tensors that a backend goes on reading where they lie, if they are in its own format and aligned.
@@ -77,8 +85,28 @@ constexpr number_format describe(const Format& format) {
             told = {name_of(Format::type), told.block, told.largest, Format::type};
         return told;
     } else {
-        return with_format(format.type, [](auto one) { return describe(one); });
+        number_format told = with_format(format.type, [](auto one) { return describe(one); });
+        if constexpr (requires { format.as_given; }) told.as_given = format.as_given;
+        return told;
     }
+}
+
+// The format that a weight given so is kept in by kept_as_given.
+constexpr dtype kept_as(dtype given) noexcept {
+    if (given == dtype::q4_k) return dtype::q4_1;
+    return given > dtype::q4_1 ? dtype::q8_0 : given;
+}
+
+// The formats of weights that are kept together, where each is kept as given: those of all if they agree.
+inline number_formats formats_of(const number_formats& all, std::span<const dtype> given) noexcept {
+    if (!all.weights.as_given || given.empty()) return all;
+    dtype type = kept_as(given[0]);
+    for (const dtype other : given)
+        if (kept_as(other) != type)
+            type = block_of(type) > 1 && block_of(other) > 1 ? dtype::q8_0 : dtype::f32;
+    number_formats told = all;
+    told.weights = describe(any_format{type});
+    return told;
 }
 
 TIFFIN_END

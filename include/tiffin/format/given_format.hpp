@@ -6,7 +6,6 @@
 #include <tiffin/format/mxfp4.hpp>
 #include <tiffin/format/q2_k.hpp>
 #include <tiffin/format/q3_k.hpp>
-#include <tiffin/format/q4_1.hpp>
 #include <tiffin/format/q5_1.hpp>
 #include <tiffin/format/q5_k.hpp>
 #include <tiffin/format/q6_k.hpp>
@@ -22,7 +21,6 @@ TIFFIN_BEGIN
 template <class Visit>
 constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
     switch (type) {
-        case dtype::q4_1: return visit(q4_1{});
         case dtype::q5_0: return visit(q5_0{});
         case dtype::q5_1: return visit(q5_1{});
         case dtype::q2_k: return visit(q2_k{});

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 TIFFIN_BEGIN
 
@@ -20,7 +21,7 @@ class dense_products {
 public:
     using storage = typename Format::storage;
 
-    dense_products(std::size_t outputs, std::size_t inputs, uploads& up) noexcept
+    dense_products(std::size_t outputs, std::size_t inputs, std::span<const dtype>, uploads& up) noexcept
         : outputs_(outputs), inputs_(inputs), blas_(&up.products_by()) {}
     void keep(std::size_t i, const tensor_view& weight, uploads& up) {
         weights_[i] = up.numbers<Format>(weight);

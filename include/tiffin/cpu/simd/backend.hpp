@@ -38,7 +38,7 @@ inline constexpr bool has_bf16_dot =
 // The format of activations that `paired` stands for.
 template <class Arch, codec Weights>
 constexpr auto pair_of() noexcept {
-    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
+    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>)
         return q8_0{};
     else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
         return bf16{};
@@ -51,10 +51,10 @@ constexpr auto pair_of() noexcept {
 // Weights packed once into panels, two fused passes: the hidden values, then the output.
 //
 // Weights, Tables: the number formats that packed weights and tables are kept in: f32, bf16, f16, q8_0,
-//   q4_0, a codec of your own, or any_format. Routers, the outer half of a low-rank bank, norms, biases and
-//   scales stay f32.
+//   q4_0, q4_1, a codec of your own, or any_format; kept_as_given for weights as they come. Routers, the
+//   outer half of a low-rank bank, norms, biases and scales stay f32.
 // Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
-//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0 and q4_0, bf16 beside
+//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0, q4_0 and q4_1, bf16 beside
 //   bf16 where the machine multiplies bf16. Each block of 32 has a scale of f32: the relative error is that
 //   of the format from 4e-37 (smaller blocks become 0) up to where 128 times a sum of products overflows
 //   f32. Routers read them as they were.
@@ -93,6 +93,10 @@ private:
             };
             if constexpr (codec<Weights>)
                 return beside(weights);
+            else if (weights.as_given)
+                return activations.rounds
+                           ? number_format{.name = "what goes with the weights", .type = dtype::q8_0}
+                           : number_format{};
             else
                 return with_format(weights.type, beside);
         }

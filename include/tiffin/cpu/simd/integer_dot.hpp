@@ -5,6 +5,7 @@
 #include <tiffin/cpu/simd/integer_dot_x86.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
 #include <tiffin/format/q4_0.hpp>
+#include <tiffin/format/q4_1.hpp>
 #include <tiffin/format/q8_0.hpp>
 
 #include <array>
@@ -60,15 +61,24 @@ struct portable_dot {
 
 template <class Arch, codec Weights>
 auto choose_integer_dot() {
-    using nibbles = std::bool_constant<std::same_as<Weights, q4_0>>;
+    using nibbles = std::bool_constant<std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>>;
     if constexpr (requires { machine_dot(Arch{}, nibbles{}); })
         return machine_dot(Arch{}, nibbles{});
     else
         return portable_dot<Arch, nibbles::value>{};
 }
 
+// Of weights that begin at a least number: nothing is to be taken off, but the sum of the inputs is asked for, which
+// that number is multiplied with.
+template <class Dot>
+struct from_least : Dot {
+    static constexpr int bias = -1;
+};
+
 template <class Arch, codec Weights>
-using integer_dot = decltype(choose_integer_dot<Arch, Weights>());
+using integer_dot =
+    std::conditional_t<std::same_as<Weights, q4_1>, from_least<decltype(choose_integer_dot<Arch, Weights>())>,
+                       decltype(choose_integer_dot<Arch, Weights>())>;
 
 }  // namespace simd_detail
 

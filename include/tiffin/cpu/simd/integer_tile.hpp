@@ -1,4 +1,4 @@
-// Activations rounded to q8_0 times panels of q8_0 or q4_0: whole numbers are multiplied and added, the
+// Activations rounded to q8_0 times panels of q8_0, q4_0 or q4_1: whole numbers are multiplied and added, the
 // scales come in once per block.
 #pragma once
 
@@ -67,15 +67,16 @@ void round_to_integers(const float* from, std::size_t depth, std::byte* to) noex
     for (std::size_t b = 0; b < depth / q8_0::block; ++b) round_block<Arch>(from + b * q8_0::block, row, b);
 }
 
-// Panels of q8_0 or q4_0 for an integer_dot. A block of all outputs of a panel: their scales, then the bytes
-// of a group of inputs, output by output, group after group. Of q4_0 byte i holds inputs i and i + 16.
+// Panels of q8_0, q4_0 or q4_1 for an integer_dot. A block of all outputs of a panel: their scales (and least numbers),
+// then the bytes of a group of inputs, output by output, group after group. Of 4 bits byte i holds inputs i and i + 16.
 template <class Arch, codec Weights, std::size_t Registers, class Dot = integer_dot<Arch, Weights>>
 struct integer_panel {
     using dot = Dot;
     using storage = typename Weights::storage;
     using reg = lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
-    static constexpr std::size_t scale_bytes = sizeof(std::uint16_t);
+    static constexpr bool has_least = std::same_as<Weights, q4_1>;
+    static constexpr std::size_t scale_bytes = sizeof(Weights::scales({}));
     static constexpr std::size_t bytes = sizeof(storage) - scale_bytes;  // of an output, without its scale
     static constexpr std::size_t halves = q8_0::block / bytes;
     static constexpr std::size_t groups = bytes / dot::group;  // of a half
@@ -83,7 +84,7 @@ struct integer_panel {
 
     static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
         const auto* const from = reinterpret_cast<const std::byte*>(&block);
-        std::memcpy(to + column * scale_bytes, from, scale_bytes);
+        put_scales<Weights, numbers>(block, column, to);
         to += numbers * scale_bytes;
         for (std::size_t i = 0; i < bytes; ++i)
             to[(i / dot::group * numbers + column) * dot::group + i % dot::group] =
@@ -111,7 +112,10 @@ struct integer_panel {
         if constexpr (halves == 2) half(std::integral_constant<int, 1>{});
     }
     static reg scale(const std::byte* from, std::size_t r) noexcept {
-        return load_all<f16, Arch>(reinterpret_cast<const std::uint16_t*>(from) + r * width<Arch>);
+        return panel_scale<Arch, numbers, 0>(from, r);
+    }
+    static reg least(const std::byte* from, std::size_t r) noexcept requires has_least {
+        return panel_scale<Arch, numbers, 1>(from, r);
     }
 };
 
@@ -122,8 +126,9 @@ struct unpacked_integer_panel {
     using dot = typename packed::dot;
     using reg = lanes<Arch>;
     using group = typename dot::weights[Registers];
+    static constexpr bool has_least = packed::has_least;
     struct block {
-        reg scales[Registers];
+        reg scales[Registers * (1 + has_least)];
         group weights[packed::halves * packed::groups];
     };
     static constexpr std::size_t unit_bytes = sizeof(block);
@@ -133,6 +138,9 @@ struct unpacked_integer_panel {
         for (std::size_t k = 0; k < depth; k += Weights::block, from += packed::unit_bytes, ++at) {
             TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r) at->scales[r] = packed::scale(from, r);
+            if constexpr (has_least)
+                for (std::size_t r = 0; r < Registers; ++r)
+                    at->scales[Registers + r] = packed::least(from, r);
             group* next = at->weights;
             packed::template each<1>(
                 from, 0,
@@ -159,12 +167,16 @@ struct unpacked_integer_panel {
     static reg scale(const std::byte* from, std::size_t r) noexcept {
         return reinterpret_cast<const block*>(from)->scales[r];
     }
+    static reg least(const std::byte* from, std::size_t r) noexcept requires has_least {
+        return reinterpret_cast<const block*>(from)->scales[Registers + r];
+    }
 };
 
-// acc[panel][token][register] (+)= sum over blocks of d_w (d_x sum of q_x q_w).
+// acc[panel][token][register] (+)= sum over blocks of d_w (d_x sum of q_x q_w) [+ m_w (d_x sum of q_x)].
 // Shapes: as multiply_tile's; x holds integer_rows.
 // Numerics: a block's sum of whole numbers is exact; it is rounded once as it is scaled by d_x, and once
-//   as it is scaled by d_w and added. Blocks ascend, one accumulator per output.
+//   as it is scaled by d_w and added; what the least numbers add comes before that, with a rounding of its own.
+//   Blocks ascend, one accumulator per output.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
 void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,
                            float* acc, bool fresh, ahead next) noexcept {
@@ -191,11 +203,15 @@ void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byt
         for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
         for (std::size_t r = 0; r < Registers; ++r, at += reg::size) {
             const integer_row<dot>& row = rows[i % Tokens];
-            const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(at);
+            const std::byte* const panel = w + i / Tokens * apart;
+            reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(at);
             const reg total(dot::total(sums[i][r])), scale(row.scales[b]);
-            const reg sum =
-                dot::bias == 0 ? total * scale : multiply_add<arch>(total, scale, reg(row.shifts[b]));
-            multiply_add<arch>(Panel::scale(w + i / Tokens * apart, r), sum, before).store_aligned(at);
+            if constexpr (Panel::has_least)
+                before = multiply_add<arch>(Panel::least(panel, r), reg(row.shifts[b]), before);
+            const reg sum = dot::bias == 0 || Panel::has_least
+                                ? total * scale
+                                : multiply_add<arch>(total, scale, reg(row.shifts[b]));
+            multiply_add<arch>(Panel::scale(panel, r), sum, before).store_aligned(at);
         }
     }
 }

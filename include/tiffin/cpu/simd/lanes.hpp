@@ -124,26 +124,26 @@ lanes<Arch> widen(const std::int8_t* from) noexcept {
     }
 }
 
-// The 4 bits of each byte from bit Shift on, less 8, as f32.
-template <class Arch, int Shift>
+// The 4 bits of each byte from bit Shift on, less Bias, as f32.
+template <class Arch, int Shift, int Bias>
 lanes<Arch> widen_nibbles(const std::uint8_t* from) noexcept {
 #if defined(__AVX512F__)
     if constexpr (std::is_base_of_v<xsimd::avx512f, Arch>) {
         const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
         const __m512i bits = _mm512_and_si512(_mm512_srli_epi32(wide, Shift), _mm512_set1_epi32(15));
-        return _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(8)));
+        return _mm512_cvtepi32_ps(_mm512_sub_epi32(bits, _mm512_set1_epi32(Bias)));
     } else
 #elif defined(__AVX2__)
     if constexpr (std::is_base_of_v<xsimd::avx2, Arch>) {
         const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
         const __m256i bits = _mm256_and_si256(_mm256_srli_epi32(wide, Shift), _mm256_set1_epi32(15));
-        return _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(8)));
+        return _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(Bias)));
     } else
 #endif
     {
         alignas(64) float part[width<Arch>];
         for (std::size_t i = 0; i < width<Arch>; ++i)
-            part[i] = static_cast<float>((from[i] >> Shift & 15) - 8);
+            part[i] = static_cast<float>((from[i] >> Shift & 15) - Bias);
         return lanes<Arch>::load_aligned(part);
     }
 }

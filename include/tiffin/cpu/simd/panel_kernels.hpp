@@ -4,6 +4,7 @@
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/panel_product.hpp>
 #include <tiffin/format/paired.hpp>
+#include <tiffin/format/repacked.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
@@ -34,15 +35,18 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
         const std::size_t given =
             part.first + j < part.outputs ? std::min(part.depth, part.inputs - part.k0) : 0;
         std::array<float, depth_block> numbers{};
-        if (!as_stored) read_as_f32(part.weight.data, part.weight.type, row, given, numbers.data());
+        bool widened = false;
         for (std::size_t k = 0; k < part.depth; k += Format::block) {
-            if (as_stored && k < given)
+            if (as_stored && k < given) {
                 std::memcpy(&block,
                             static_cast<const std::byte*>(part.weight.data) +
                                 (row + k) / Format::block * sizeof block,
                             sizeof block);
-            else
+            } else if (k >= given || !repack<Format>(part.weight.data, part.weight.type, row + k, block)) {
+                if (!std::exchange(widened, true))
+                    read_as_f32(part.weight.data, part.weight.type, row, given, numbers.data());
                 Format::encode(numbers.data() + k, block);
+            }
             Product::put(block, k, column + j, to);
         }
     }
@@ -144,6 +148,7 @@ TIFFIN_COMPILED_KERNELS_(bf16)
 TIFFIN_COMPILED_KERNELS_(f16)
 TIFFIN_COMPILED_KERNELS_(q8_0)
 TIFFIN_COMPILED_KERNELS_(q4_0)
+TIFFIN_COMPILED_KERNELS_(q4_1)
 #    undef TIFFIN_COMPILED_KERNELS_
 #endif
 

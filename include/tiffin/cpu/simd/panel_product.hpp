@@ -61,14 +61,14 @@ struct panel_product {
 
 // Whole numbers: the activations' of 8 bits, the weights' of 8 or 4.
 template <class Arch, codec Weights, std::size_t Registers>
-    requires(std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0>)
+    requires(std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>)
 struct panel_product<Arch, Weights, q8_0, Registers> {
     using panel = integer_panel<Arch, Weights, Registers>;
     using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;
     static constexpr std::size_t step = Weights::block;
     static constexpr std::size_t row_bytes = sizeof(integer_row<typename panel::dot>);
     // Widening bytes is free beside the products, taking 4 bits apart is not.
-    static constexpr bool unpacks = std::same_as<Weights, q4_0>;
+    static constexpr bool unpacks = !std::same_as<Weights, q8_0>;
 
     static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
                     std::byte* to) noexcept {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 TIFFIN_BEGIN
 
@@ -54,37 +55,50 @@ struct unit {
     }
 };
 
-// A block that is an f16 scale and bytes: the scales of all outputs, then a row of their bytes after the
-// other.
+// The numbers of f16 at the beginning of a block of one output, among those of all: one kind after the other.
+template <codec Format, std::size_t Numbers>
+void put_scales(const typename Format::storage& block, std::size_t column, std::byte* to) noexcept {
+    const auto scales = Format::scales(block);
+    for (std::size_t i = 0; i < scales.size(); ++i)
+        std::memcpy(to + (i * Numbers + column) * sizeof scales[0], &scales[i], sizeof scales[0]);
+}
+// Register r of those of a kind.
+template <class Arch, std::size_t Numbers, std::size_t Which>
+[[gnu::always_inline]] inline lanes<Arch> panel_scale(const std::byte* from, std::size_t r) noexcept {
+    return load_all<f16, Arch>(reinterpret_cast<const std::uint16_t*>(from) + Which * Numbers +
+                               r * width<Arch>);
+}
+
+// A block that is a number or two of f16 and bytes: these numbers of all outputs, one kind after the other, then a
+// row of their bytes after the other.
 template <class Arch, codec Format, std::size_t Registers>
 struct scaled_unit {
     static constexpr std::size_t numbers = Registers * width<Arch>;
-    static constexpr std::size_t scale_bytes = sizeof(std::uint16_t);
+    static constexpr std::size_t scale_bytes = sizeof(Format::scales({}));
     using storage = typename Format::storage;
 
     static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
+        put_scales<Format, numbers>(block, column, to);
         const auto* const bytes = reinterpret_cast<const std::byte*>(&block);
-        std::memcpy(to + column * scale_bytes, bytes, scale_bytes);
-        for (std::size_t k = 0; k + scale_bytes < sizeof block; ++k)
-            to[(scale_bytes + k) * numbers + column] = bytes[scale_bytes + k];
+        for (std::size_t k = scale_bytes; k < sizeof block; ++k) to[k * numbers + column] = bytes[k];
     }
 
 protected:
+    // Which: 0 for the scales, 1 for what comes after them.
+    template <std::size_t Which = 0>
     [[gnu::always_inline]] static void load_scales(const std::byte* from, lanes<Arch>* scale) noexcept {
-        const auto* const at = reinterpret_cast<const std::uint16_t*>(from);
         TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r) scale[r] = load_all<f16, Arch>(at + r * width<Arch>);
+        for (std::size_t r = 0; r < Registers; ++r) scale[r] = panel_scale<Arch, numbers, Which>(from, r);
     }
-    // Calls visit(weights) for each of `rows` rows, a register being scale * widened(bytes).
-    template <class Byte, class Widen, class Visit>
-    [[gnu::always_inline]] static void each_row(const std::byte* from, std::size_t rows,
-                                                const lanes<Arch>* scale, const Widen& widened,
+    // Calls visit(weights) for each of `rows` rows, a register being weight(r, bytes).
+    template <class Byte, class Weight, class Visit>
+    [[gnu::always_inline]] static void each_row(const std::byte* from, std::size_t rows, const Weight& weight,
                                                 const Visit& visit) noexcept {
         const auto* at = reinterpret_cast<const Byte*>(from + numbers * scale_bytes);
         for (std::size_t k = 0; k < rows; ++k, at += numbers) {
             lanes<Arch> weights[Registers];
             TIFFIN_UNROLL(24)
-            for (std::size_t r = 0; r < Registers; ++r) weights[r] = scale[r] * widened(at + r * width<Arch>);
+            for (std::size_t r = 0; r < Registers; ++r) weights[r] = weight(r, at + r * width<Arch>);
             visit(weights);
         }
     }
@@ -97,7 +111,8 @@ struct unit<Arch, q8_0, Registers> : scaled_unit<Arch, q8_0, Registers> {
         lanes<Arch> scale[Registers];
         unit::load_scales(from, scale);
         unit::template each_row<std::int8_t>(
-            from, q8_0::block, scale, [](const std::int8_t* at) { return widen<Arch>(at); }, visit);
+            from, q8_0::block,
+            [&](std::size_t r, const std::int8_t* at) { return scale[r] * widen<Arch>(at); }, visit);
     }
 };
 
@@ -108,12 +123,37 @@ struct unit<Arch, q4_0, Registers> : scaled_unit<Arch, q4_0, Registers> {
     [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
         lanes<Arch> scale[Registers];
         unit::load_scales(from, scale);
-        unit::template each_row<std::uint8_t>(
-            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 0>(at); },
-            visit);
-        unit::template each_row<std::uint8_t>(
-            from, q4_0::block / 2, scale, [](const std::uint8_t* at) { return widen_nibbles<Arch, 4>(at); },
-            visit);
+        const auto half = [&]<int Shift>(std::integral_constant<int, Shift>) __attribute__((always_inline)) {
+            unit::template each_row<std::uint8_t>(
+                from, q4_0::block / 2,
+                [&](std::size_t r, const std::uint8_t* at) {
+                    return scale[r] * widen_nibbles<Arch, Shift, 8>(at);
+                },
+                visit);
+        };
+        half(std::integral_constant<int, 0>{});
+        half(std::integral_constant<int, 4>{});
+    }
+};
+
+// The same, from a least number up. Scale and level are so short that their product is exact: one rounding.
+template <class Arch, std::size_t Registers>
+struct unit<Arch, q4_1, Registers> : scaled_unit<Arch, q4_1, Registers> {
+    template <class Visit>
+    [[gnu::always_inline]] static void each(const std::byte* from, const Visit& visit) noexcept {
+        lanes<Arch> scale[Registers], least[Registers];
+        unit::load_scales(from, scale);
+        unit::template load_scales<1>(from, least);
+        const auto half = [&]<int Shift>(std::integral_constant<int, Shift>) __attribute__((always_inline)) {
+            unit::template each_row<std::uint8_t>(
+                from, q4_1::block / 2,
+                [&](std::size_t r, const std::uint8_t* at) {
+                    return multiply_add<Arch>(scale[r], widen_nibbles<Arch, Shift, 0>(at), least[r]);
+                },
+                visit);
+        };
+        half(std::integral_constant<int, 0>{});
+        half(std::integral_constant<int, 4>{});
     }
 };
 
@@ -127,10 +167,16 @@ lanes<Arch> load_row(const typename Format::storage* row, std::size_t first, std
         const std::size_t inside = first % Format::block;
         if constexpr (std::same_as<Format, q8_0>) {
             return lanes<Arch>(f16_to_f32(block.scale)) * widen<Arch>(block.values.data() + inside);
-        } else if constexpr (std::same_as<Format, q4_0>) {
+        } else if constexpr (std::same_as<Format, q4_0> || std::same_as<Format, q4_1>) {
+            constexpr int bias = std::same_as<Format, q4_0> ? 8 : 0;
             const lanes<Arch> scale(f16_to_f32(block.scale));
             const std::uint8_t* const pairs = block.pairs.data() + inside % 16;
-            return scale * (inside < 16 ? widen_nibbles<Arch, 0>(pairs) : widen_nibbles<Arch, 4>(pairs));
+            const lanes<Arch> levels =
+                inside < 16 ? widen_nibbles<Arch, 0, bias>(pairs) : widen_nibbles<Arch, 4, bias>(pairs);
+            if constexpr (std::same_as<Format, q4_1>)
+                return multiply_add<Arch>(scale, levels, lanes<Arch>(f16_to_f32(block.least)));
+            else
+                return scale * levels;
         } else {
             alignas(64) float part[width<Arch>] = {};
             std::array<float, Format::block> numbers;
