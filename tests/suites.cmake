@@ -120,6 +120,7 @@ tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carrie
 tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
 tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
+tiffin_suite(call/onto_inputs HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
 tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 

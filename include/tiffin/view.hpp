@@ -134,6 +134,12 @@ bool matrices_overlap(const matrix_view<A>& a, const matrix_view<B>& b) noexcept
     return !disjoint;
 }
 
+// Whether row i of one matrix is row i of the other.
+template <class A, class B>
+bool is_same_matrix(const matrix_view<A>& a, const matrix_view<B>& b) noexcept {
+    return a.data == b.data && a.rows == b.rows && a.cols == b.cols && (a.stride == b.stride || a.rows < 2);
+}
+
 }  // namespace detail
 
 TIFFIN_END

@@ -198,7 +198,8 @@ TEST_CASE("errors: what a call must bring") {
     refused({.residual = {residual.data(), 3, d}, .per_layer_input = p}, errc::size, "residual");
     refused({.residual = r, .per_layer_input = {beside.data(), 4, f - 1}}, errc::size, "per_layer_input");
     refused({.residual = {residual.data(), 4, d, d - 1}, .per_layer_input = p}, errc::size, "residual");
-    refused({.residual = {y.data(), 4, d}, .per_layer_input = p}, errc::overlap, "y");
+    refused({.residual = {y.data() + 1, 4, d}, .per_layer_input = p}, errc::overlap, "y");
+    refused({.residual = r, .per_layer_input = {y.data(), 4, f}}, errc::overlap, "y");
     CHECK(layer.try_call(x, {.residual = r, .per_layer_input = p}, y).ok());
 }
 

@@ -36,6 +36,12 @@ inline status check_beside(const matrix_view<const float>& given, const char* na
     if (matrices_overlap(given, y)) return failure(errc::overlap, "y", "overlaps ", name);
     return {};
 }
+// What is copied before y is written, where it is y itself.
+inline status check_residual(const matrix_view<const float>& given, std::size_t width,
+                             const matrix_view<const float>& x, const matrix_view<float>& y) {
+    if (is_same_matrix(given, y)) return check_matrix(given, "residual", x.rows, width);
+    return check_beside(given, "residual", width, x, y);
+}
 
 // Token ids: one a token, or none where the block reads none.
 inline status check_ids_given(const call_needs& needs, std::size_t ids, std::size_t tokens) {
@@ -95,13 +101,15 @@ inline status check_gathered_index(const gathered_table& table, const gathered_r
     return {};
 }
 
-// Whether y lies apart from what every call reads, and from the routes it records.
+// Whether y lies apart from what every call reads, and from the routes it records; or is x, where it may be.
 template <class X, class Y, class Inputs>
-status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
+status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y,
+                   bool may_be_x = false) {
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
         return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
     };
-    if (matrices_overlap(x, y)) return failure(errc::overlap, "y", "overlaps x");
+    if (!(may_be_x && is_same_matrix(x, y)) && matrices_overlap(x, y))
+        return failure(errc::overlap, "y", "overlaps x", may_be_x ? " and is not x itself" : "");
     if (lies_in_y(inputs.token_ids.data(), inputs.token_ids.size_bytes()))
         return failure(errc::overlap, "y", "overlaps token_ids");
     if (lies_in_y(inputs.routes.data(), inputs.routes.size_bytes()))
@@ -118,7 +126,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
     if (status s = check_ids_given(needs, ids.size(), x.rows); !s) return s;
     if (status s = check_routes_given(needs, inputs.routes.size(), x.rows); !s) return s;
     if (needs.residual)
-        if (status s = check_beside(inputs.residual, "residual", needs.d_model, x, y); !s) return s;
+        if (status s = check_residual(inputs.residual, needs.d_model, x, y); !s) return s;
     if (needs.given_width != 0)
         if (status s = check_beside(inputs.per_layer_input, "per_layer_input", needs.given_width, x, y); !s)
             return s;
@@ -134,7 +142,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
         if (status s = check_gathered_index(table, rows); !s) return s;
         if (status s = check_gathered_place(table, rows, y); !s) return s;
     }
-    return check_apart(x, inputs, y);
+    return check_apart(x, inputs, y, true);
 }
 
 }  // namespace detail

@@ -9,15 +9,14 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The most of so many tokens that an engine computes in `room` bytes; 0 where not even one fits.
-template <class Engine>
-std::size_t fitting_tokens(const Engine& engine, std::size_t tokens, std::size_t workers,
-                           std::size_t room) noexcept {
-    if (engine.workspace_bytes(tokens, workers) <= room) return tokens;
+// The most of so many tokens whose bytes(tokens) are at most `room`; 0 where not even one fits.
+template <class Bytes>
+std::size_t fitting_tokens(const Bytes& bytes, std::size_t tokens, std::size_t room) noexcept {
+    if (bytes(tokens) <= room) return tokens;
     std::size_t fits = 0;
     while (tokens - fits > 1) {
         const std::size_t middle = fits + (tokens - fits) / 2;
-        (engine.workspace_bytes(middle, workers) <= room ? fits : tokens) = middle;
+        (bytes(middle) <= room ? fits : tokens) = middle;
     }
     return fits;
 }

@@ -32,6 +32,7 @@ const Block&, binding > &&requires(const typename B::template engine<Block>& eng
 //
 // Shapes: x and y (T, d_model) f32, one token a row; inputs: token ids (T) int32, or empty where the
 //   block reads none; or token_inputs. Any T: calls of more tokens than the workspace holds run in pieces.
+//   y may be x, or the residual, row by row: they are copied first. It may overlap nothing else, nor them shifted.
 // Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
 //   it rides in and however many threads run.
 // Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written. The

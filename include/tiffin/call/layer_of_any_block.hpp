@@ -57,9 +57,11 @@ public:
     // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
 
-    // Bytes for a call of `tokens` tokens with `workers` tasks at a time; fewer make it run in pieces.
+    // Bytes for a call of `tokens` tokens with `workers` tasks at a time, y being x or not; fewer make it run in pieces.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        return engine_ ? engine_->workspace_bytes(tokens, workers) + aligned_buffer::line - 1 : 0;
+        return engine_ ? copies(tokens).used() + engine_->workspace_bytes(tokens, workers) +
+                             aligned_buffer::line - 1
+                       : 0;
     }
     [[nodiscard]] workspace make_workspace(std::size_t tokens, std::size_t workers) const {
         return workspace(workspace_bytes(tokens, workers));
@@ -115,6 +117,13 @@ protected:
     }
 
 private:
+    // Room for x, and the residual if it is read, where y is written over them.
+    [[nodiscard]] arena<aligned_buffer::line> copies(std::size_t tokens) const noexcept {
+        arena<aligned_buffer::line> areas;
+        areas.take<float>(tokens * needs_.d_model);
+        if (needs_.residual) areas.take<float>(tokens * needs_.d_model);
+        return areas;
+    }
     status run(matrix_view<const float> x, const token_inputs& inputs, matrix_view<float> y,
                std::span<std::byte> memory, executor_ref execute) const;
 

@@ -185,7 +185,8 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (256 - address % 256) % 256;
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
-    const std::size_t tokens = detail::fitting_tokens(engine_, x.rows, 1, room);
+    const std::size_t tokens = detail::fitting_tokens(
+        [&](std::size_t count) { return engine_.workspace_bytes(count, 1); }, x.rows, room);
     if (tokens == 0)
         return failure(errc::workspace, "workspace", "has ", memory.size(),
                        " bytes of device memory; one token needs ", workspace_bytes(1));
