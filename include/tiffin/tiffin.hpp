@@ -18,6 +18,7 @@
 #include <tiffin/analysis/equivalence.hpp>
 #include <tiffin/analysis/initialise.hpp>
 #include <tiffin/analysis/routing.hpp>
+#include <tiffin/block/branch.hpp>
 #include <tiffin/block/delayed.hpp>
 #include <tiffin/block/ffn.hpp>
 #include <tiffin/block/mixture.hpp>
@@ -59,12 +60,14 @@
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/gate.hpp>
+#include <tiffin/source/input.hpp>
 #include <tiffin/source/memory.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/none.hpp>
 #include <tiffin/source/normed.hpp>
 #include <tiffin/source/per_layer_input.hpp>
 #include <tiffin/source/ple_memory.hpp>
+#include <tiffin/source/residual.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
 #include <tiffin/source/scaled.hpp>

@@ -1,7 +1,9 @@
 // Combinators, a router, a norm and a fusion of one's own (support/combinators.hpp), inside the library's and
 // around them. (delayed: block/delayed_test.cpp)
 #include <tiffin/analysis/cost.hpp>
+#include <tiffin/block/branch.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/norm/rms_one_plus.hpp>
 
 #include "support/combinators.hpp"
 #include "support/conformance.hpp"
@@ -49,6 +51,17 @@ TEST_CASE("combinators: one after the other") {
     check(compose<through<"second", blended, swiglu>>("a chain of blocks"));
 }
 #endif
+
+TEST_CASE("combinators: whole branches, with norm and residual") {
+    check(compose_with_reference<branch<rms, swiglu>>("a branch"));
+    check(compose<sum<stem, input>>("a block and its input"));
+#if !defined(TIFFIN_TEST_SMALL)
+    check(compose<branch<rms_one_plus, moe<sum<stem, input>>>>("a branch of a mixture that adds its input"));
+    check(compose<branch<damped, parallel<mort<mlp>, on_residual<meki>>>>("a branch of parallel blocks"));
+    check(compose<modulated<pre_normed<rms, mlp>, token_modulator<>, multiply>>(
+        "a norm, a block, a modulator"));
+#endif
+}
 
 TEST_CASE("combinators: their cost follows from their parts") {
     constexpr block_shape shape{.d_model = 64, .d_ff = 96, .vocab = 10, .experts = 4, .rank = 3};

@@ -75,6 +75,7 @@ public:
                                told, "; a call gives one");
             needs_.given_width = told;
         }
+        if (status s = sizes_.check_agreed(); !s) return s;
         return settle_widths(node);
     }
     // An error where a tensor was given that nothing has taken.
@@ -121,9 +122,10 @@ private:
                     t.axes[i] = size_of_axis(Tensor::axes[i]);
                 if (Tensor::kind == tensor_kind::given)
                     given_widths_.emplace_back(at.width, at.prefix + "per_layer_input");
-                to.tensors.emplace_back();
-                if (wrong.ok() && is_stored(Tensor::kind))
-                    static_cast<void>(wrong = bind_tensor(t, to.tensors.back()));
+                if (Tensor::kind == tensor_kind::residual_row) needs_.residual = true;
+                if (reads_row(Tensor::kind)) sizes_.agree(at.width, at.row_of(Tensor::kind), at.prefix);
+                tensor_view& bound = to.tensors.emplace_back();
+                if (wrong.ok() && is_stored(Tensor::kind)) static_cast<void>(wrong = bind_tensor(t, bound));
                 wanted.push_back(std::move(t));
             };
             (one(std::type_identity<Tensors>{}), ...);

@@ -76,6 +76,17 @@ public:
         }
         return {};
     }
+    // The width of a source that yields a row as it is, and of that row.
+    void agree(size_id width, size_id of, const std::string& prefix) {
+        agreed_.push_back({width, of, prefix});
+    }
+    [[nodiscard]] status check_agreed() const {
+        for (const agreement& one : agreed_)
+            if (const std::size_t width = (*this)[one.width], of = (*this)[one.of]; width != 0 && of != width)
+                return failure(errc::shape, one.prefix + std::string(name(one.width)), "is ", width,
+                               " where a row of ", of, " is read as it is");
+        return {};
+    }
     // An error where a size is wanted that no tensor has told.
     [[nodiscard]] status known(size_id id) const {
         const told& t = all_[id.number];
@@ -91,7 +102,12 @@ private:
         std::size_t size;
         std::string told_by;
     };
+    struct agreement {
+        size_id width, of;
+        std::string prefix;
+    };
     std::vector<told> all_;
+    std::vector<agreement> agreed_;
 };
 
 }  // namespace detail

@@ -44,7 +44,8 @@ constexpr bool depends_on_call(bool reads_x = true) {
                 if (a == axis::input) return true;
             return false;
         };
-        return (... || (Tensors::kind == tensor_kind::given || (x && has_input(Tensors::axes))));
+        return (... || (Tensors::kind == tensor_kind::given || reads_row(Tensors::kind) ||
+                        (x && has_input(Tensors::axes))));
     }(reads_x, own_tensors_of<S>{});
     bool any = own || has_role<S, residual_role> || has_role<S, delay_role>;
     if constexpr (composite_source<S>) [&]<std::size_t... I>(std::index_sequence<I...>) {

@@ -56,12 +56,19 @@ struct host {
         std::size_t number;
         const float* state;
         const float* given;
+        const float* residual;
     };
     template <class View>
     static token token_at(const View& view, std::size_t t) noexcept {
         const call_arguments& call = *view.call.of;
-        return {t, view.state_of(t),
-                call.per_layer_input.data ? call.per_layer_input.row(call.row(t)) : nullptr};
+        const auto row_of = [&](const matrix_view<const float>& m) {
+            return m.data ? m.row(call.row(t)) : nullptr;
+        };
+        return {t, view.state_of(t), row_of(call.per_layer_input), row_of(call.residual)};
+    }
+    // Where a register of what a source reads begins.
+    static const float* input_at(const activations& in, const token& at, std::size_t feature) noexcept {
+        return Machine::input_at(in, at.number, feature);
     }
     template <class View>
     static const auto* row(const View& view, const token& at, std::size_t table) noexcept {

@@ -68,6 +68,7 @@ public:
         view_type now = view_;
         lay_out(areas, Target::tokens(call), &now);
         tensors_.give(call, now);
+        now.input = in;
         std::byte* const work = areas.rest();
         for_steps([&](const auto& step) { step.run(call, in, now, work); });
         if constexpr (chained_source<Source>) {

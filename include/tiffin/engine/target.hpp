@@ -37,6 +37,7 @@ namespace engine_detail {
 //                            carried over
 //   record(call, chosen)     routes that a call wants to know
 //   token_at, row, ask       a token of a view, its row of a table, and asking a cache for it
+//   input_at                 where a register of what a source reads begins
 //   scale_rows, evaluate_rows, multiply
 //                            the norms of a tree's rows; its formula without products; products and formula
 template <class T>

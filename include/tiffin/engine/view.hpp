@@ -58,6 +58,7 @@ struct view {
     std::size_t state_numbers = 0;
     float* state = nullptr;
     typename Target::call_view call{};
+    typename Target::activations input{};  // what the source reads
 
     [[nodiscard]] TIFFIN_HD float* state_of(std::size_t t) const { return state + t * state_numbers; }
 };
@@ -106,6 +107,10 @@ struct place {
                 return Numbers::load(token.state + s.state + feature, count);
         } else if constexpr (kind == tensor_kind::given) {
             return Numbers::load_given(token.given + feature, count);
+        } else if constexpr (kind == tensor_kind::residual_row) {
+            return Numbers::load_given(token.residual + feature, count);
+        } else if constexpr (kind == tensor_kind::input_row) {
+            return Numbers::load_given(View::target::input_at(view.input, token, feature), count);
         } else if constexpr (kind == tensor_kind::pool) {
             return mixed_rows(s);
         } else {

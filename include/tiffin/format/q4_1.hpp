@@ -27,13 +27,13 @@ struct q4_1 {
         return {{s.scale, s.least}};
     }
     static void encode(const float* numbers, storage& to) noexcept {
-        const auto [least, greatest] = std::minmax_element(numbers, numbers + block);
-        const float scale = (*greatest - *least) / 15;
+        const auto ends = std::minmax_element(numbers, numbers + block);
+        const float least = *ends.first, scale = (*ends.second - least) / 15;
         const float inverse = detail::finite_inverse(scale);
         to.scale = f32_to_f16(scale);
-        to.least = f32_to_f16(*least);
+        to.least = f32_to_f16(least);
         const auto level = [&](std::size_t i) {
-            return std::min(15, static_cast<int>((numbers[i] - *least) * inverse + 0.5f));
+            return std::min(15, static_cast<int>((numbers[i] - least) * inverse + 0.5f));
         };
         for (std::size_t i = 0; i < 16; ++i)
             to.pairs[i] = static_cast<std::uint8_t>(level(i) | level(i + 16) << 4);

@@ -41,6 +41,11 @@ struct standing {
     Size input{};
     Size d_model{};
     Size vocab{};
+
+    // How wide the row is that a tensor of this kind reads as it is.
+    constexpr Size row_of(tensor_kind kind) const noexcept {
+        return kind == tensor_kind::residual_row ? d_model : input;
+    }
 };
 
 namespace detail {
@@ -99,7 +104,13 @@ constexpr At stand(const At& at, Size& input, const Fresh& fresh) {
     of.prefix = extended(at.prefix, scope);
     if constexpr (chained_source<S>) {
         of.input = input;
-        if constexpr (I + 1 < part_count<S>) of.width = fresh(inner_width_of<S>(), at);
+        // A chain may say that its inner rows are as wide as what it reads: `static constexpr bool keeps_width`.
+        if constexpr (I + 1 < part_count<S>) {
+            if constexpr (requires { S::keeps_width; })
+                of.width = input;
+            else
+                of.width = fresh(inner_width_of<S>(), at);
+        }
         input = of.width;
     } else if constexpr (!scope.name.empty()) {
         of.vocab = fresh("vocab", at);

@@ -31,11 +31,18 @@ enum class tensor_kind : std::uint8_t {
     computed,
     given,
     row_width,
+    input_row,
+    residual_row,
 };
 
 // Whether tensors of this kind have memory of their own among a layer's weights.
 constexpr bool is_stored(tensor_kind kind) noexcept {
     return kind < tensor_kind::row_scale;
+}
+
+// Whether it is a row of the call's, as it is.
+constexpr bool reads_row(tensor_kind kind) noexcept {
+    return kind == tensor_kind::input_row || kind == tensor_kind::residual_row;
 }
 
 // The size of one axis. `width` and `input` are the features that a source yields and reads (see parts.hpp).
@@ -115,6 +122,11 @@ struct row_width : detail::declared_tensor<"", tensor_kind::row_width, presence:
 
 // A row (T, width) that the caller gives with each call (see token_inputs).
 struct given : detail::declared_tensor<"", tensor_kind::given, presence::optional, axis::width> {};
+
+// The row (T, width) that the source reads, and that of the residual stream (see source/input.hpp, residual.hpp).
+struct input_row : detail::declared_tensor<"", tensor_kind::input_row, presence::optional, axis::width> {};
+struct residual_row
+    : detail::declared_tensor<"", tensor_kind::residual_row, presence::optional, axis::width> {};
 
 template <class T>
 concept tensor_declaration = requires {

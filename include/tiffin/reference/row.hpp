@@ -97,6 +97,10 @@ struct place {
             total = own[feature];
         } else if constexpr (kind == tensor_kind::given) {
             total = token.per_layer_input[feature];
+        } else if constexpr (kind == tensor_kind::residual_row) {
+            total = token.residual[feature];
+        } else if constexpr (kind == tensor_kind::input_row) {
+            total = x[feature];
         } else if constexpr (kind == tensor_kind::row_width) {
             total = Scalar(static_cast<float>(width));
         } else {

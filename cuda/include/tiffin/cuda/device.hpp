@@ -98,16 +98,23 @@ struct device {
         token_range tokens{};
         refused_ids refused{};
         matrix_view<const storage> given{};
+        matrix_view<const storage> residual{};
     };
     struct token {
         std::size_t row;
         const float* state;
         const storage* given;
+        const storage* residual;
+        std::size_t number;
     };
     template <class View>
     TIFFIN_HD static token token_at(const View& view, std::size_t t) {
         const std::size_t row = view.call.tokens.row(t);
-        return {row, view.state_of(t), view.call.given.row(row)};
+        return {row, view.state_of(t), view.call.given.row(row), view.call.residual.row(row), t};
+    }
+    // Where a register of what a source reads begins.
+    TIFFIN_HD static const storage* input_at(const activations& in, const token& at, std::size_t feature) {
+        return in.data + at.number * in.stride + feature;
     }
     template <class View>
     __device__ static const storage* row(const View& view, const token& at, std::size_t table) {

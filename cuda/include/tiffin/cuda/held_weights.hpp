@@ -30,7 +30,7 @@ public:
     }
     template <class View>
     void give(const device_call<Format>& call, View& view) const {
-        view.call = {call.tokens, call.refused, call.per_layer_input};
+        view.call = {call.tokens, call.refused, call.per_layer_input, call.residual};
         for (const held_table& table : tables_) {
             auto& rows = view.rows[table.number];
             static_cast<row_source&>(rows) = table.rows;

@@ -120,6 +120,9 @@ struct machine {
         [[nodiscard]] activations view() const noexcept { return {data, tokens, features}; }
     };
 
+    static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {
+        return in.row(token) + feature;
+    }
     static float load(const float* from, std::size_t) noexcept { return *from; }
     static float load_aligned(const float* from) noexcept { return *from; }
     static float load_row(const float* row, dtype, std::size_t first, std::size_t) noexcept {

@@ -38,6 +38,9 @@ struct machine {
         [[nodiscard]] activations view() const noexcept { return {data, tokens}; }
     };
 
+    static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {
+        return in.row(feature / depth_block * depth_block, token) + feature % depth_block;
+    }
     static reg load(const float* from, std::size_t count) noexcept {
         return simd_detail::load<f32, Arch>(from, count);
     }

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <tiffin/grammar/tree.hpp>
+
+TIFFIN_BEGIN
+
+// What the source reads, as it is: z = x. In a later part of a chain that is the row of the part before it.
+// Shapes: x, z (T, width). Numerics: no rounding. Errors: a width other than the input's is errc::shape.
+// Cost: width numbers read per token. Source: docs/layers.md#branches.
+struct input {
+    using row = input_row;
+    using tensors = tensor_list<row>;
+
+    template <class Place>
+    TIFFIN_HD auto operator()(const Place& at) const {
+        return at[row{}];
+    }
+};
+
+TIFFIN_END
