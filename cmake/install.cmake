@@ -4,6 +4,9 @@ include(GNUInstallDirs)
 install(TARGETS tiffin tiffin_io EXPORT tiffin-targets FILE_SET HEADERS)
 # The device's headers lie with the others; tiffinConfig.cmake makes tiffin::cuda for those who have the toolkit.
 install(DIRECTORY cuda/include/tiffin DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET tiffin_c)
+  install(TARGETS tiffin_c EXPORT tiffin-targets FILE_SET HEADERS)
+endif()
 install(EXPORT tiffin-targets FILE tiffinTargets.cmake NAMESPACE tiffin::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tiffin)
 configure_package_config_file(cmake/tiffinConfig.cmake.in tiffinConfig.cmake

@@ -144,12 +144,9 @@ tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin
         return tiffin::io::open_layer(*model, *args.model_layer, tiffin::reference{}, how);
     if (args.backend == "eigen")
         return tiffin::io::open_layer(*model, *args.model_layer, tiffin::eigen{}, how);
-    const auto described = model->layer(*args.model_layer);
-    if (!described) return described.failure();
-    const tiffin::dtype weights = args.weights ? *args.weights : kept_format(*described);
+    const auto weights = args.weights ? tiffin::any_format{*args.weights} : tiffin::kept_as_given;
     return tiffin::io::open_layer(*model, *args.model_layer,
-                                  simd_of_any_format{{weights}, {args.tables}, {!args.exact_activations}},
-                                  how);
+                                  simd_of_any_format{weights, {args.tables}, {!args.exact_activations}}, how);
 }
 
 // What is wrong, or nothing; no output file then.

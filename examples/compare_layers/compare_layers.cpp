@@ -1,5 +1,6 @@
 // The main job: real text through SwiGLU and STEM layers side by side.
 #include <tiffin/executor/openmp.hpp>
+#include <tiffin/io/model.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include <CLI/CLI.hpp>
@@ -25,9 +26,11 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -47,6 +50,8 @@ struct arguments {
     std::string text;
     std::string shape = "llama-3.2-1b";
     std::string json;
+    std::string model;  // in place of shape
+    std::size_t layer = 0;
     std::size_t tokens = 1024;
     std::size_t vocab = 4096;
     std::string tables = "memory";
@@ -133,6 +138,22 @@ initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
     return made;
 }
 
+// The tensors of a model's layer, widened to f32.
+initialised widened(const tiffin::weights& from) {
+    initialised made;
+    for (const auto& [name, tensor] : from.entries()) {
+        made.memory.emplace_back(tensor.shape.elements());
+        made.tables.push_back(false);
+        tiffin::read_as_f32(tensor.data, tensor.type, 0, made.memory.back().size(),
+                            made.memory.back().data());
+        made.tensors.add(name, made.memory.back().data(), tensor.shape);
+    }
+    return made;
+}
+
+// A gated FFN of a model whose activation is not silu; not compiled for the device.
+using gated_ffn = tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::dense>;
+
 // One layer's weights may fit in the last-level cache, a model's do not: the layer runs from as many
 // copies of its weights as exceed that cache, one after the other.
 std::size_t copies_for(double dense_bytes) {
@@ -154,10 +175,11 @@ constexpr std::size_t batch = 512;
 
 using report = std::function<void(double done, const std::string& what)>;
 
-// Initialises and packs a layer and holds it against the reference.
+// Initialises a layer, or takes the weights given, packs it and holds it against the reference.
 template <class Block>
 contender make_contender(const job& j, const std::string& name, const std::string& composition,
-                         const Block& block, const tiffin::block_shape& sizes, const report& progress) {
+                         const Block& block, const tiffin::block_shape& sizes, const report& progress,
+                         const tiffin::weights* weights = nullptr) {
     struct state {
         initialised given;
         std::unique_ptr<tables_in_file> file;  // null: tables are in memory
@@ -182,7 +204,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     row& r = made.result;
     progress(0.0, "initialising");
     const auto held = std::make_shared<state>();
-    held->given = initialise(block, sizes);
+    held->given = weights ? widened(*weights) : initialise(block, sizes);
     const auto& tables = held->given.tables;
     if (j.tables_in_file && std::find(tables.begin(), tables.end(), true) != tables.end())
         held->file = std::make_unique<tables_in_file>(held->given.tensors, tables, name);
@@ -225,8 +247,11 @@ contender make_contender(const job& j, const std::string& name, const std::strin
 #if defined(TIFFIN_EXAMPLE_CUDA)
     if (j.on_device) {
         progress(0.3, "moving weights to the device");
-        held->device = make_layers_on_device(
-            block, device_job{held->given.tensors, tables, dense_bytes, j.x, j.ids, d, batch});
+        if constexpr (std::is_same_v<Block, gated_ffn>)
+            throw std::runtime_error("--backend cuda: takes models whose activation is silu");
+        else
+            held->device = make_layers_on_device(
+                block, device_job{held->given.tensors, tables, dense_bytes, j.x, j.ids, d, batch});
         r.copies = held->device->copies();
         made.experts = sizes.experts;
         made.choices = held->device->choices();
@@ -350,6 +375,17 @@ shape parse_shape(const std::string& text) {
     return {text, d, f};
 }
 
+// The FFN of a model's layer. Throws where it is none that is compared here: glu with any activation, mlp with gelu.
+tiffin::io::described_layer read_layer(const tiffin::io::model& model, std::size_t index) {
+    auto layer = model.layer(index).or_throw();
+    const std::string &block = layer.options.at("block"), &phi = layer.options["activation"];
+    if (block != "glu" && !(block == "mlp" && phi == "gelu"))
+        throw std::runtime_error(model.label() + ": layer " + std::to_string(index) + " is a block '" +
+                                 block + "'" + (phi.empty() ? "" : " with " + phi) +
+                                 "; compared are glu, and mlp with gelu");
+    return layer;
+}
+
 std::string scaled(double v) {
     const char* const units[] = {"", "k", "M", "G", "T"};
     std::size_t u = 0;
@@ -414,7 +450,17 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t d
 
 int run(const arguments& args) {
     job j;
-    j.sizes = parse_shape(args.shape);
+    std::optional<tiffin::io::model> model;
+    tiffin::io::described_layer real;
+    if (args.model.empty()) {
+        j.sizes = parse_shape(args.shape);
+    } else {
+        model = tiffin::io::model::open(args.model).or_throw();
+        real = read_layer(*model, args.layer);
+        const tiffin::shape up = real.tensors.find("up_proj.weight")->shape;
+        j.sizes = {fs::path(args.model).filename().string() + ", layer " + std::to_string(args.layer), up[1],
+                   up[0]};
+    }
     j.execute = tiffin::openmp{args.threads};
     const std::string text = read_text(args.text);
     const vocabulary words(text, args.vocab);
@@ -440,7 +486,7 @@ int run(const arguments& args) {
     const std::size_t d = j.sizes.d_model, f = j.sizes.d_ff;
     const block_shape whole{.d_model = d, .d_ff = f, .vocab = j.vocab};
     struct entry {
-        const char* name;
+        std::string name;
         std::string composition;
         std::function<contender(const job&, const std::string&, const std::string&, const report&)> make;
     };
@@ -468,7 +514,7 @@ int run(const arguments& args) {
     mort<swiglu> mort_of_28_layers;
     mort_of_28_layers.modulator.num_layers = 28;
     // clang-format off
-    const std::vector<entry> compared{
+    std::vector<entry> compared{
         COMPARED("swiglu", whole, ffn<gate<silu>, dense>),
         COMPARED("mlp", whole, ffn<gate<gelu>, none>),
         COMPARED("stem", whole, ffn<gate<silu>, token_embedding>),
@@ -482,6 +528,28 @@ int run(const arguments& args) {
     };
     // clang-format on
 #undef COMPARED
+    if (model) {
+        const auto as = [&](std::string composition, const auto& block) {
+            const auto make = [=, &real](const job& of, const std::string& n, const std::string& c,
+                                         const report& r) {
+                return make_contender(of, n, c, block, whole, r, &real.tensors);
+            };
+            compared.insert(compared.begin() + 1,
+                            {std::string(model->architecture()), std::move(composition), make});
+        };
+        const std::string phi = real.options["activation"];
+        if (real.options["block"] == "mlp") {
+            as("the model's ffn<gate<gelu>, none>", mlp{});
+        } else if (phi == "silu") {
+            as("the model's ffn<gate<silu>, dense>", swiglu{});
+        } else {
+            gated_ffn block;
+            io::layer_options options(real.options);
+            if (const status s = options.read("activation", block.hidden.gate.phi); !s)
+                throw std::runtime_error(model->label() + ": " + s.failure().message());
+            as("the model's ffn<gate<" + phi + ">, dense>", block);
+        }
+    }
     std::vector<routing> routed;
     std::vector<row> rows;
     {
@@ -490,8 +558,7 @@ int run(const arguments& args) {
         for (const entry& e : compared)
             contenders.push_back(e.make(j, e.name, e.composition, [&](double done, const std::string& what) {
                 const double before = static_cast<double>(contenders.size()) + done;
-                bar.show(0.4 * before / static_cast<double>(compared.size()),
-                         std::string(e.name) + ": " + what);
+                bar.show(0.4 * before / static_cast<double>(compared.size()), e.name + ": " + what);
             }));
         for (const contender& c : contenders) {
             if (c.choices == 0) continue;
@@ -537,6 +604,12 @@ int main(int argc, char** argv) {
         "against the reference, then times prefill (batches of 512 tokens) and decode (token by token).");
     app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own files)");
     app.add_option("--shape", args.shape, "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048")
+        ->capture_default_str();
+    app.add_option("--model", args.model,
+                   "GGUF file, or a checkpoint's folder: its layer as one row more, and the shape of that")
+        ->excludes("--shape");
+    app.add_option("--layer", args.layer, "Layer of the model, from 0 on")
+        ->needs("--model")
         ->capture_default_str();
     app.add_option("--tokens", args.tokens, "Tokens of the text that run, from its beginning")
         ->check(CLI::Range(1, 1 << 24))

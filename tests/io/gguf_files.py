@@ -23,6 +23,10 @@ def value(v):
         return struct.pack("<II", 4, v)
     if isinstance(v, float):
         return struct.pack("<If", 6, v)
+    if isinstance(v, list) and v and isinstance(v[0], str):
+        return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(text(s) for s in v)
+    if isinstance(v, list) and v and isinstance(v[0], int):
+        return struct.pack(f"<IIQ{len(v)}i", 9, 5, len(v), *v)
     if isinstance(v, list):
         return struct.pack("<IIQ", 9, 6, len(v)) + struct.pack(f"<{len(v)}f", *v)
     return struct.pack("<I", 8) + text(v)

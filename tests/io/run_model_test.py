@@ -52,8 +52,8 @@ class Runner:
     def __init__(self, tool, folder):
         self.tool, self.at, self.failed, self.runs = tool, Path(folder), 0, 0
 
-    def run(self, model, layer, x, *flags):
-        (self.at / "in").write_bytes(safetensors_of({"x": (x, "F32")}))
+    def run(self, model, layer, x, *flags, ids=None):
+        (self.at / "in").write_bytes(safetensors_of({"x": (x, "F32"), **({} if ids is None else {"token_ids": (ids, "I64")})}))
         done = subprocess.run([self.tool, "--model", model, "--layer", str(layer), self.at / "in", self.at / "out", *flags],
                               capture_output=True, text=True)
         self.runs += 1
@@ -67,18 +67,18 @@ class Runner:
         if not holds:
             print("FAILED:", what, said)
 
-    def compare(self, what, model, layer, x, y):
+    def compare(self, what, model, layer, x, y, ids=None):
         """Against y in double. A bound for f32: sums of at most some thousand products; the reference rounds once."""
         for flags, bound in ((["--backend", "reference"], 2e-7), (["--backend", "eigen"], 2e-5),
                              (["--weights", "f32"], 2e-5), (["--weights", "f32", "--threads", "2", "--batch", "1"], 2e-5)):
-            got = self.run(model, layer, x, *flags)
+            got = self.run(model, layer, x, *flags, ids=ids)
             if isinstance(got, str):
                 self.expect(f"{what} {flags}", False, got)
                 continue
             error = np.abs(got - y).max() / np.abs(y).max()
             self.expect(f"{what} {flags}", error < bound, f"error {error:.2e}")
         # In the formats stored: rounding of weights that cannot be kept, and of activations, to 8 bits.
-        got = self.run(model, layer, x)
+        got = self.run(model, layer, x, ids=ids)
         error = 1 if isinstance(got, str) else np.sqrt(((got - y) ** 2).mean() / (y ** 2).mean())
         self.expect(f"{what} as stored", error < 0.02, got if isinstance(got, str) else f"error {error:.2e}")
 
@@ -340,6 +340,125 @@ def checkpoints(runner):
     runner.expect("a shard elsewhere", isinstance(got, str) and "in no file of its folder" in got, got)
 
 
+def consolidated(runner):
+    """Meta Lingua's folders with params.json, and STEM's tables beside them."""
+    rng = np.random.default_rng(5)
+    d, f, vocab, tokens, count = 48, 80, 37, 11, 6
+    x, ids = rng.normal(size=(tokens, d)).astype(F32), rng.integers(0, vocab, tokens)
+    x64 = x.astype(np.float64)
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+    stems = [1, 3, 4]  # the layer's ordinal among these numbers its table
+    w = [{"gate": normal(f, d), "up": normal(f, d), "down": normal(d, f)} for _ in range(count)]
+    tables = [normal(vocab, f) for _ in stems]
+    theirs = {"gate": "w1", "up": "w3", "down": "w2"}
+    at = runner.at / "consolidated"
+    at.mkdir()
+
+    def write(root, params, without=(), more={}, apart=True):
+        for old in at.iterdir():
+            old.unlink()
+        backbone = {f"{root}layers.{i}.feed_forward.{theirs[p]}.weight": (v, "F32") for i in range(count) for p, v in w[i].items()
+                    if not (p == "up" and i in stems)}
+        backbone.update({f"{root}layers.0.attention.wq.weight": (normal(d, d), "F32"), f"{root}tok_embeddings.weight": (normal(vocab, d), "F32")})
+        stored = {f"stem_embeddings.{k}.weight": (t, "F32") for k, t in enumerate(tables)}
+        backbone.update(more)
+        if not apart:
+            backbone.update(stored)
+        for name in without:
+            backbone.pop(name, None), stored.pop(name, None)
+        (at / "params.json").write_text(json.dumps(params))
+        (at / "consolidated.safetensors").write_bytes(safetensors_of(backbone))
+        if apart:
+            (at / "consolidated_stem.safetensors").write_bytes(safetensors_of(stored))
+        return at
+
+    def wanted(layer):
+        p = {k: v.astype(np.float64) for k, v in w[layer].items()}
+        up = tables[stems.index(layer)][ids].astype(np.float64) if layer in stems else x64 @ p["up"].T
+        return (silu(x64 @ p["gate"].T) * up) @ p["down"].T
+
+    params = {"name": "stem", "model": {"dim": d, "n_layers": count, "stem_layers": stems}}
+    for root, told, apart in (("model.", params, True), ("lm_transformer.", params, False), ("", params["model"], True)):
+        for layer in range(count):
+            model = write(root, told, apart=apart)
+            runner.compare(f"Lingua {root!r} layer {layer}", model, layer, x, wanted(layer), ids=ids if layer in stems else None)
+    for layer, without, more, sentences in (
+            (3, ["stem_embeddings.1.weight"], {}, ["stem_embeddings.1.weight", "missing"]),
+            (0, ["layers.0.feed_forward.w2.weight"], {}, ["layers.0.feed_forward.w2.weight", "missing"]),
+            (4, [], {"layers.4.feed_forward.alpha": (normal(1), "F32")}, ["layers.4.feed_forward.alpha", "no tensor of this name"]),
+            (6, [], {}, ["there is no layer 6; the model has 6"])):
+        got = runner.run(write("", params, without, more), layer, x, ids=ids)
+        runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences), got)
+    got = runner.run(write("", {"model": {}}), 0, x)
+    runner.expect("no n_layers", isinstance(got, str) and "params.json has no n_layers" in got, got)
+    (write("", params) / "consolidated.safetensors").rename(at / "consolidated.pth")
+    got = runner.run(at, 0, x)
+    runner.expect("consolidated.pth", isinstance(got, str) and "consolidated.pth" in got and ".safetensors" in got, got)
+
+
+def meki(runner):
+    """MeKi's memory beside the FFN, by the names of its published model and by those of layer files."""
+    rng = np.random.default_rng(6)
+    d, f, m, vocab, tokens, eps = 40, 72, 24, 29, 13, 1e-5
+    x, ids = rng.normal(size=(tokens, d)).astype(F32), rng.integers(0, vocab, tokens)
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+    near_one = lambda n: (1 + 0.1 * rng.normal(size=n)).astype(F32)
+    ffn = {"gate": normal(f, d), "up": normal(f, d), "down": normal(d, f)}
+    t = {"memory": normal(vocab, m), "gate_proj": normal(m, d), "out_proj": normal(d, m), "mix_norm": near_one(m), "post_norm": near_one(d),
+         "alpha": np.array(0.7, F32), "beta": np.array(1.3, F32), "gate": normal(d // 2, d), "up": normal(d // 2, d), "down": normal(m, d // 2),
+         "words": normal(vocab, d), "word_norm": near_one(d), "linear": normal(m, d)}
+    t64, x64 = {k: v.astype(np.float64) for k, v in t.items()}, x.astype(np.float64)
+    rms = lambda v, weight: v / np.sqrt((v ** 2).mean(axis=-1, keepdims=True) + float(F32(eps))) * weight
+    dense = glu(x64, {k: v.astype(np.float64) for k, v in ffn.items()}, silu)
+
+    def wanted(row):
+        g = 1 / (1 + np.exp(-(x64 @ t64["gate_proj"].T)))
+        return dense + rms((g + row) @ t64["out_proj"].T, t64["post_norm"])
+
+    word = t64["words"][ids]
+    swiglu = lambda z: (silu(z @ t64["gate"].T) * (z @ t64["up"].T)) @ t64["down"].T
+    mixed = lambda v: t64["alpha"] * rms(v, t64["mix_norm"])
+    memory, beta = t64["memory"][ids], t64["beta"]
+    at = runner.at / "meki"
+    at.mkdir()
+
+    def write(tensors, root="model.layers.1.", own="mlp.", config={}):
+        stored = {f"{root}{own}{p}_proj.weight": (v, "F32") for p, v in ffn.items()}
+        stored.update({k if k in ("model.embed_tokens.weight", "word_emb.weight") else root + "meki_module." + k: (v, "F32")
+                       for k, v in tensors.items()})
+        (at / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2, "hidden_act": "silu", "rms_norm_eps": eps, **config}))
+        (at / "model.safetensors").write_bytes(safetensors_of(stored))
+        return at
+
+    always = {"gate_proj.weight": t["gate_proj"], "out_proj.weight": t["out_proj"], "post_norm.weight": t["post_norm"]}
+    theirs = {**always, "embeddings.weight": t["memory"], "mix_norm.weight": t["mix_norm"], "alpha_scale": t["alpha"], "beta_scale": t["beta"],
+              **{f"word_emb_projection.{p}_proj.weight": t[p] for p in ("gate", "up", "down")}}
+    ours = {**always, "memory.weight": t["memory"], "mix_norm.weight": t["mix_norm"], "alpha": t["alpha"], "beta": t["beta"],
+            **{f"word_proj.{p}_proj.weight": t[p] for p in ("gate", "up", "down")}}
+    as_file = lambda name, words: (lambda tensors: {**tensors, name: words})
+    words = as_file("model.embed_tokens.weight", t["words"])
+    without = lambda tensors, *gone: {k: v for k, v in tensors.items() if not any(g in k for g in gone)}
+    both = wanted(mixed(memory + beta * swiglu(word)))
+    runner.compare("MeKi, its names", write(words(theirs)), 1, x, both, ids=ids)
+    runner.compare("MeKi, the demo's layer", write(as_file("word_emb.weight", t["words"])(theirs), "layers.1.", "ffn."), 1, x, both, ids=ids)
+    runner.compare("MeKi, names of layer files", write(words(ours)), 1, x, both, ids=ids)
+    runner.compare("MeKi, static", write(without(theirs, "beta", "word")), 1, x, wanted(mixed(memory)), ids=ids)
+    runner.compare("MeKi, dynamic", write(words(without(theirs, "embeddings"))), 1, x, wanted(mixed(beta * swiglu(word))), ids=ids)
+    runner.compare("MeKi, folded", write(without(theirs, "beta", "word", "alpha", "mix")), 1, x, wanted(memory), ids=ids)
+    runner.compare("MeKi, a norm of the words", write(words({**ours, "word_norm.weight": t["word_norm"]})), 1, x,
+                   wanted(mixed(memory + beta * swiglu(rms(word, t64["word_norm"])))), ids=ids)
+    runner.compare("MeKi, a linear G", write(words({**without(ours, "word_proj"), "word_proj.weight": t["linear"]})), 1, x,
+                   wanted(mixed(memory + beta * (word @ t64["linear"].T))), ids=ids)
+    root = "model.layers.1.meki_module."
+    for tensors, sentences in (
+            (words(without(theirs, "post_norm")), [root + "post_norm.weight", "missing"]),
+            (without(theirs, "embed_tokens"), ["model.embed_tokens.weight", "missing"]),
+            (words(without(theirs, "beta")), [root + "beta_scale", "missing"]),
+            (words({**theirs, "odd.weight": t["linear"]}), [root + "odd.weight", "no tensor of this name"])):
+        got = runner.run(write(tensors), 1, x, ids=ids)
+        runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences), got)
+
+
 def published_minilm(runner, folder):
     tensors = {k: decode(raw, dtype, shape) for k, (dtype, shape, raw) in parse((folder / "model.safetensors").read_bytes()).items()}
     rng = np.random.default_rng(1)
@@ -360,6 +479,8 @@ def main(tool, *flags):
         else:
             made_here(runner)
             checkpoints(runner)
+            consolidated(runner)
+            meki(runner)
         print(f"{runner.runs} runs, {runner.failed} failed")
         return 1 if runner.failed else 0
 

@@ -1,4 +1,4 @@
-// What the config.json of a published checkpoint says of its FFNs.
+// What the config.json, or params.json, of a published checkpoint says of its FFNs.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -49,13 +49,18 @@ inline constexpr std::array<std::string_view, 25> checkpoint_types{
 
 struct checkpoint_config {
     std::string type, activation;
+    std::string eps;  // of the norms; empty where the file does not tell
     std::size_t layers = 0, experts = 0, top_k = 0;
     bool renormalised = false;
+    bool is_lingua = false;
 
     // Errors carry `label` as their place.
     status read(const std::filesystem::path& folder, const std::string& label) {
         const auto whole = read_json(folder / "config.json");
-        if (!whole) return failure(errc::file, label, "there is no config.json that is a JSON object");
+        if (!whole) {
+            if (const auto params = read_json(folder / "params.json")) return read_lingua(*params, label);
+            return failure(errc::file, label, "there is no config.json that is a JSON object");
+        }
         type = value_of<std::string>(*whole, "model_type").value_or("");
         if (status s = check_type(label); !s) return s;
         const auto text = whole->find("text_config");
@@ -69,10 +74,24 @@ struct checkpoint_config {
             return failure(errc::option, label, "config.json tells of ", experts, " experts");
         top_k = count("num_experts_per_tok");
         renormalised = value_of<bool>(config, "norm_topk_prob").value_or(false);
+        if (const auto told = config.find("rms_norm_eps"); told != config.end() && told->is_number_float())
+            eps = told->dump();
         return read_activation(config, label);
     }
 
 private:
+    // Meta Lingua's: the model's part of it, or that alone. Its FFN is SwiGLU, which the file does not say.
+    status read_lingua(const nlohmann::json& whole, const std::string& label) {
+        const auto model = whole.find("model");
+        type = "lingua";
+        activation = "silu";
+        is_lingua = true;
+        layers =
+            value_of<std::size_t>(model != whole.end() && model->is_object() ? *model : whole, "n_layers")
+                .value_or(0);
+        if (layers != 0 && layers <= (1u << 20)) return {};
+        return failure(errc::option, label, "params.json has no n_layers, or an impossible one");
+    }
     [[nodiscard]] status check_type(const std::string& label) const {
         std::string known;
         for (const std::string_view t : checkpoint_types) {

@@ -1,0 +1,34 @@
+# tiffin::c: the C interface (tiffin/tiffin.h) as a shared library, for one instruction set: TIFFIN_COMPILED_FLAGS.
+# For those who ask for it, and for its tests, where they are built.
+set(default ${TIFFIN_BUILD_TESTS})
+if(CMAKE_CROSSCOMPILING OR TIFFIN_TEST_FORM MATCHES "^(threads|kernels|device)")
+  set(default OFF)
+endif()
+option(TIFFIN_C "Make tiffin::c, the shared library of the C interface" ${default})
+if(NOT TIFFIN_C)
+  return()
+endif()
+if(NOT json_target)
+  message(STATUS "tiffin: nlohmann/json is not installed; tiffin::c, which reads files, is left out")
+  return()
+endif()
+
+find_package(Threads REQUIRED)
+separate_arguments(flags UNIX_COMMAND "${TIFFIN_COMPILED_FLAGS}")
+set(folder ${CMAKE_CURRENT_LIST_DIR}/compiled)
+add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${folder}/c_simd.cpp ${folder}/c_eigen.cpp
+                            ${folder}/c_reference.cpp)
+add_library(tiffin::c ALIAS tiffin_c)
+target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:Threads::Threads>)
+target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h)
+# A version of 0.x promises nothing to the next minor one.
+set_target_properties(tiffin_c PROPERTIES
+                      OUTPUT_NAME tiffin EXPORT_NAME c VERSION ${PROJECT_VERSION}
+                      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+                      CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                      LINK_DEPENDS ${folder}/c_interface.map)
+target_compile_options(tiffin_c PRIVATE ${flags} $<$<CONFIG:>:-O3 -DNDEBUG>)
+target_link_options(tiffin_c PRIVATE LINKER:--version-script=${folder}/c_interface.map)
+# Nobody times these two, and they take less to compile when optimised less.
+set_source_files_properties(${folder}/c_eigen.cpp ${folder}/c_reference.cpp PROPERTIES
+                            COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-O1>")

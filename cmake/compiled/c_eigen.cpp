@@ -1,0 +1,13 @@
+#include "c_backends.hpp"
+
+#include <tiffin/cpu/eigen/eigen.hpp>
+
+TIFFIN_BEGIN
+namespace c_detail {
+
+result<any_layer> load_on_eigen(const io::described_layer& from, const prepare_options& how) {
+    return io::load_layer(from, eigen{}, how);
+}
+
+}  // namespace c_detail
+TIFFIN_END

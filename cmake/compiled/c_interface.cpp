@@ -1,0 +1,388 @@
+// The C interface (tiffin/tiffin.h) over layers known at run time.
+#include <tiffin/tiffin.h>
+#include <tiffin/io/layer_file.hpp>
+#include <tiffin/io/model.hpp>
+
+#include "c_backends.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+struct tiffin_error {
+    tiffin_errc code;
+    std::string where, message;
+};
+struct tiffin_model {
+    tiffin::io::model held;
+    std::string architecture;
+};
+struct tiffin_layer {
+    tiffin::any_layer held;
+};
+
+namespace {
+
+using tiffin::any_layer;
+using tiffin::errc;
+using tiffin::failure;
+using tiffin::result;
+
+// What the header says again of the library is the same there.
+static_assert(TIFFIN_C_VERSION_MAJOR == TIFFIN_VERSION_MAJOR &&
+              TIFFIN_C_VERSION_MINOR == TIFFIN_VERSION_MINOR &&
+              TIFFIN_C_VERSION_PATCH == TIFFIN_VERSION_PATCH);
+constexpr bool same(errc code, tiffin_errc number) {
+    return static_cast<int>(code) == number;
+}
+static_assert(same(errc::shape, TIFFIN_ERRC_SHAPE) &&
+              same(errc::missing_tensor, TIFFIN_ERRC_MISSING_TENSOR) &&
+              same(errc::unused_tensor, TIFFIN_ERRC_UNUSED_TENSOR) &&
+              same(errc::duplicate_tensor, TIFFIN_ERRC_DUPLICATE_TENSOR) &&
+              same(errc::dtype, TIFFIN_ERRC_DTYPE) && same(errc::value, TIFFIN_ERRC_VALUE) &&
+              same(errc::size, TIFFIN_ERRC_SIZE) && same(errc::token_id, TIFFIN_ERRC_TOKEN_ID) &&
+              same(errc::overlap, TIFFIN_ERRC_OVERLAP) && same(errc::workspace, TIFFIN_ERRC_WORKSPACE) &&
+              same(errc::option, TIFFIN_ERRC_OPTION) && same(errc::file, TIFFIN_ERRC_FILE) &&
+              same(errc::empty, TIFFIN_ERRC_EMPTY) && same(errc::device, TIFFIN_ERRC_DEVICE));
+constexpr bool same(tiffin::dtype type, tiffin_dtype number) {
+    return static_cast<int>(type) + 1 == number;
+}
+static_assert(same(tiffin::dtype::f32, TIFFIN_DTYPE_F32) && same(tiffin::dtype::f16, TIFFIN_DTYPE_F16) &&
+              same(tiffin::dtype::bf16, TIFFIN_DTYPE_BF16) && same(tiffin::dtype::i32, TIFFIN_DTYPE_I32) &&
+              same(tiffin::dtype::i64, TIFFIN_DTYPE_I64) && same(tiffin::dtype::u8, TIFFIN_DTYPE_U8) &&
+              same(tiffin::dtype::q8_0, TIFFIN_DTYPE_Q8_0) && same(tiffin::dtype::q4_0, TIFFIN_DTYPE_Q4_0) &&
+              same(tiffin::dtype::q4_1, TIFFIN_DTYPE_Q4_1) && same(tiffin::dtype::q5_0, TIFFIN_DTYPE_Q5_0) &&
+              same(tiffin::dtype::q5_1, TIFFIN_DTYPE_Q5_1) && same(tiffin::dtype::q2_k, TIFFIN_DTYPE_Q2_K) &&
+              same(tiffin::dtype::q3_k, TIFFIN_DTYPE_Q3_K) && same(tiffin::dtype::q4_k, TIFFIN_DTYPE_Q4_K) &&
+              same(tiffin::dtype::q5_k, TIFFIN_DTYPE_Q5_K) && same(tiffin::dtype::q6_k, TIFFIN_DTYPE_Q6_K) &&
+              same(tiffin::dtype::iq4_nl, TIFFIN_DTYPE_IQ4_NL) &&
+              same(tiffin::dtype::iq4_xs, TIFFIN_DTYPE_IQ4_XS) &&
+              same(tiffin::dtype::mxfp4, TIFFIN_DTYPE_MXFP4) &&
+              tiffin::detail::dtypes.size() == static_cast<std::size_t>(TIFFIN_DTYPE_MXFP4));
+using choice = tiffin::choice<float>;
+static_assert(sizeof(tiffin_choice) == sizeof(choice) && alignof(tiffin_choice) == alignof(choice) &&
+              offsetof(tiffin_choice, expert) == offsetof(choice, expert) &&
+              offsetof(tiffin_choice, weight) == offsetof(choice, weight));
+static_assert(sizeof(tiffin_tensor::shape) / sizeof(std::size_t) == tiffin::shape::max_rank);
+
+// Where there is no memory for an error, this one stands for it; it is never freed.
+const tiffin_error* no_memory() noexcept {
+    static const tiffin_error error{TIFFIN_ERRC_MEMORY, "", "no memory"};  // short: no allocation
+    return &error;
+}
+
+// What an error is made of, before it is one: the interface has codes that errc has not.
+struct refusal {
+    tiffin_errc code;
+    failure told;
+};
+template <class... Pieces>
+refusal bad_argument(std::string_view name, const Pieces&... pieces) {
+    return {TIFFIN_ERRC_ARGUMENT, failure(errc::option, name, pieces...)};
+}
+refusal is_null(std::string_view name) {
+    return bad_argument(name, "is NULL");
+}
+refusal because(const failure& f) {
+    return {static_cast<tiffin_errc>(f.code), f};
+}
+
+tiffin_error* error_of(const refusal& r) {
+    return new tiffin_error{r.code, r.told.where, r.told.message()};
+}
+
+// Runs `work`, which returns an error or NULL, and turns whatever is thrown into one.
+template <class Work>
+tiffin_error* guarded(const Work& work) noexcept {
+    try {
+        try {
+            return work();
+        } catch (const std::bad_alloc&) {
+            return const_cast<tiffin_error*>(no_memory());
+        } catch (const std::exception& e) {
+            return error_of(because(failure(errc::file, "tiffin", "threw: ", e.what())));
+        } catch (...) {
+            return error_of(because(failure(errc::file, "tiffin", "threw what is no std::exception")));
+        }
+    } catch (...) {
+        return const_cast<tiffin_error*>(no_memory());
+    }
+}
+
+// A struct of the caller's, of a size that is known. Later versions append members, and take smaller ones too.
+template <class Struct>
+result<Struct> taken(const Struct& given, const char* name) {
+    if (given.struct_size == sizeof(Struct)) return given;
+    return failure(errc::option, name, "has struct_size ", given.struct_size, "; this library knows ",
+                   sizeof(Struct));
+}
+
+// The caller's threads as an executor.
+class callers_executor {
+public:
+    explicit callers_executor(const tiffin_executor* given) : given_(given) {}
+    [[nodiscard]] std::size_t concurrency() const noexcept { return given_ ? given_->concurrency : 1; }
+    void operator()(std::size_t n, const tiffin::task_ref& task) const {
+        if (given_ == nullptr) return tiffin::serially(n, task);
+        given_->run(
+            given_->user, n,
+            [](void* arg, std::size_t i) { (*static_cast<const tiffin::task_ref*>(arg))(i); },
+            const_cast<tiffin::task_ref*>(&task));
+    }
+
+private:
+    const tiffin_executor* given_;
+};
+
+bool can_be_kept(tiffin::dtype type) noexcept {
+    return type <= tiffin::dtype::q4_1 && !is_integer(type);
+}
+
+// Whether a tensor of a layer file is a table of rows by token id (docs/layer_files.md).
+bool is_table(std::string_view name) noexcept {
+    static constexpr std::array<std::string_view, 4> tables{
+        {"stem_embed.weight", "memory.weight", "word_embed.weight", "modulators.weight"}};
+    for (const std::string_view table : tables)
+        if (name.ends_with(table)) return true;
+    return false;
+}
+
+// The format that tables are kept in as they are stored: one for all of them.
+tiffin::dtype tables_as_stored(const tiffin::io::described_layer& from) {
+    tiffin::io::described_layer tables;
+    for (const auto& [tensor, view] : from.tensors.entries())
+        if (is_table(tensor)) tables.tensors.add(tensor, view);
+    return kept_format(tables);
+}
+// The format asked for.
+result<tiffin::dtype> format_of(tiffin_dtype asked, const char* name) {
+    if (asked < 0 || asked > TIFFIN_DTYPE_MXFP4)
+        return failure(errc::option, name, "is ", asked, ", which is no format");
+    const auto type = static_cast<tiffin::dtype>(asked - 1);
+    if (can_be_kept(type)) return type;
+    return failure(errc::option, name, "is ", name_of(type),
+                   "; numbers are kept in F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
+}
+
+result<any_layer> load(const tiffin::io::described_layer& from, const tiffin_prepare_options& options) {
+    const callers_executor execute(options.executor);
+    tiffin::prepare_options how{.tokens = 0, .execute = execute};
+    if (options.progress != nullptr)
+        how.progress = [&](std::size_t done, std::size_t bytes) {
+            options.progress(options.progress_user, done, bytes);
+        };
+    if (options.backend == TIFFIN_BACKEND_SIMD) {
+        tiffin::c_detail::kept_numbers kept{tiffin::kept_as_given, tables_as_stored(from),
+                                            options.f32_activations == 0};
+        if (options.weights != TIFFIN_DTYPE_AS_STORED) {
+            const auto asked = format_of(options.weights, "weights");
+            if (!asked) return asked.failure();
+            kept.weights = {*asked};
+        }
+        if (options.tables != TIFFIN_DTYPE_AS_STORED) {
+            const auto asked = format_of(options.tables, "tables");
+            if (!asked) return asked.failure();
+            kept.tables = *asked;
+        }
+        return tiffin::c_detail::load_on_simd(from, kept, how);
+    }
+    if (options.backend != TIFFIN_BACKEND_EIGEN && options.backend != TIFFIN_BACKEND_REFERENCE)
+        return failure(errc::option, "backend", "is ", options.backend, ", which is none");
+    for (const tiffin_dtype asked : {options.weights, options.tables})
+        if (asked != TIFFIN_DTYPE_AS_STORED && asked != TIFFIN_DTYPE_F32)
+            return failure(errc::option, asked == options.weights ? "weights" : "tables", "is ", asked,
+                           "; only simd keeps numbers in another format than F32");
+    if (options.backend == TIFFIN_BACKEND_EIGEN) return tiffin::c_detail::load_on_eigen(from, how);
+    return tiffin::c_detail::load_on_reference(from, how);
+}
+
+// What all functions that make a layer do around `make(options)`.
+template <class Make>
+tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** layer, const Make& make) {
+    if (layer == nullptr) return error_of(is_null("layer"));
+    tiffin_prepare_options options{};
+    if (given != nullptr) {
+        const auto known = taken(*given, "options");
+        if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
+        options = *known;
+    }
+    if (options.executor != nullptr && options.executor->run == nullptr)
+        return error_of(is_null("executor.run"));
+    auto made = make(options);
+    if (!made) return error_of(because(made.failure()));
+    *layer = new tiffin_layer{*std::move(made)};
+    return nullptr;
+}
+
+// A failure inside a file or a layer of it, the place cut so that there is room for what is wrong.
+failure inside(const failure& f, const std::string& label, const std::string& part = "") {
+    const failure cut{f.code, tiffin::detail::printable(f.where, 512), f.what};
+    return failure(f.code, label, part, cut.message());
+}
+
+}  // namespace
+
+uint32_t tiffin_version(void) {
+    return TIFFIN_C_VERSION;
+}
+
+tiffin_errc tiffin_error_code(const tiffin_error* error) {
+    return error != nullptr ? error->code : TIFFIN_ERRC_NONE;
+}
+const char* tiffin_error_message(const tiffin_error* error) {
+    return error != nullptr ? error->message.c_str() : "";
+}
+const char* tiffin_error_where(const tiffin_error* error) {
+    return error != nullptr ? error->where.c_str() : "";
+}
+void tiffin_error_free(tiffin_error* error) {
+    if (error != no_memory()) delete error;
+}
+
+tiffin_error* tiffin_model_open(const char* path, tiffin_model** model) {
+    return guarded([&]() -> tiffin_error* {
+        if (path == nullptr || model == nullptr) return error_of(is_null(path == nullptr ? "path" : "model"));
+        auto opened = tiffin::io::model::open(path);
+        if (!opened) return error_of(because(opened.failure()));
+        std::string architecture(opened->architecture());
+        *model = new tiffin_model{*std::move(opened), std::move(architecture)};
+        return nullptr;
+    });
+}
+size_t tiffin_model_layers(const tiffin_model* model) {
+    return model != nullptr ? model->held.layers() : 0;
+}
+const char* tiffin_model_architecture(const tiffin_model* model) {
+    return model != nullptr ? model->architecture.c_str() : "";
+}
+void tiffin_model_free(tiffin_model* model) {
+    delete model;
+}
+
+tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t index,
+                                 const tiffin_prepare_options* options, tiffin_layer** layer) {
+    return guarded([&] {
+        if (model == nullptr) return error_of(is_null("model"));
+        return make_layer(options, layer, [&](const tiffin_prepare_options& how) -> result<any_layer> {
+            const auto described = model->held.layer(index);
+            if (!described) return described.failure();
+            auto made = load(*described, how);
+            if (made) return made;
+            return inside(made.failure(), model->held.label(), "layer " + std::to_string(index) + ": ");
+        });
+    });
+}
+
+tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* options,
+                                tiffin_layer** layer) {
+    return guarded([&] {
+        if (path == nullptr) return error_of(is_null("path"));
+        return make_layer(options, layer, [&](const tiffin_prepare_options& how) -> result<any_layer> {
+            auto file = tiffin::io::safetensors_file::open(path);
+            if (!file) return file.failure();
+            const auto shared = std::make_shared<const tiffin::io::safetensors_file>(*std::move(file));
+            auto made = load({shared->metadata(), shared->tensors(), shared}, how);
+            if (made) return made;
+            return inside(made.failure(), shared->label());
+        });
+    });
+}
+
+tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_count,
+                                const tiffin_tensor* tensors, size_t tensor_count,
+                                const tiffin_prepare_options* options, tiffin_layer** layer) {
+    return guarded([&] {
+        if (block == nullptr && block_count > 0) return error_of(is_null("block"));
+        if (tensors == nullptr && tensor_count > 0) return error_of(is_null("tensors"));
+        tiffin::io::described_layer given;
+        for (size_t i = 0; i < block_count; ++i) {
+            if (block[i].key == nullptr || block[i].value == nullptr)
+                return error_of(bad_argument("block", "has a NULL in option ", i));
+            if (!given.options.emplace(block[i].key, block[i].value).second)
+                return error_of(because(failure(errc::option, block[i].key, "is given twice")));
+        }
+        for (size_t i = 0; i < tensor_count; ++i) {
+            const tiffin_tensor& t = tensors[i];
+            if (t.name == nullptr) return error_of(bad_argument("tensors", "has no name for tensor ", i));
+            if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_MXFP4)
+                return error_of(because(
+                    failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
+            if (t.rank > tiffin::shape::max_rank)
+                return error_of(because(failure(errc::shape, t.name, "has rank ", t.rank, "; at most ",
+                                                tiffin::shape::max_rank, " is possible")));
+            tiffin::tensor_view view{t.data, static_cast<tiffin::dtype>(t.type - 1), {}};
+            for (size_t axis = 0; axis < t.rank; ++axis) view.shape.push_back(t.shape[axis]);
+            given.tensors.add(t.name, view);
+        }
+        return make_layer(options, layer,
+                          [&](const tiffin_prepare_options& how) { return load(given, how); });
+    });
+}
+
+void tiffin_layer_free(tiffin_layer* layer) {
+    delete layer;
+}
+
+size_t tiffin_layer_d_model(const tiffin_layer* layer) {
+    return layer != nullptr ? layer->held.d_model() : 0;
+}
+size_t tiffin_layer_d_ff(const tiffin_layer* layer) {
+    return layer != nullptr ? layer->held.d_ff() : 0;
+}
+size_t tiffin_layer_choices(const tiffin_layer* layer) {
+    return layer != nullptr ? layer->held.choices() : 0;
+}
+int tiffin_layer_reads_token_ids(const tiffin_layer* layer) {
+    return layer != nullptr && layer->held.reads_token_ids() ? 1 : 0;
+}
+int tiffin_layer_reads_residual(const tiffin_layer* layer) {
+    return layer != nullptr && layer->held.needs().residual ? 1 : 0;
+}
+size_t tiffin_layer_per_layer_input_width(const tiffin_layer* layer) {
+    return layer != nullptr ? layer->held.needs().given_width : 0;
+}
+const char* tiffin_layer_in_place(const tiffin_layer* layer, size_t i) {
+    if (layer == nullptr || i >= layer->held.reads_in_place().size()) return nullptr;
+    return layer->held.reads_in_place()[i].c_str();
+}
+size_t tiffin_layer_workspace_bytes(const tiffin_layer* layer, size_t tokens, size_t workers) {
+    return layer != nullptr ? layer->held.workspace_bytes(tokens, workers) : 0;
+}
+
+tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* call) {
+    return guarded([&]() -> tiffin_error* {
+        if (layer == nullptr || call == nullptr)
+            return error_of(is_null(layer == nullptr ? "layer" : "call"));
+        const auto known = taken(*call, "call");
+        if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
+        const tiffin_call& c = *known;
+        if (c.tokens > 0 && c.x == nullptr) return error_of(is_null("x"));
+        if (c.tokens > 0 && c.y == nullptr) return error_of(is_null("y"));
+        if (c.workspace == nullptr && c.workspace_bytes > 0) return error_of(is_null("workspace"));
+        if (c.executor != nullptr && c.executor->run == nullptr) return error_of(is_null("executor.run"));
+        const tiffin::call_needs& needs = layer->held.needs();
+        const auto rows = [&](auto* data, std::size_t stride, std::size_t width) {
+            return tiffin::matrix_view(data, c.tokens, width, stride == 0 ? width : stride);
+        };
+        tiffin::token_inputs given;
+        if (c.token_ids != nullptr) given.token_ids = {c.token_ids, c.tokens};
+        if (c.residual != nullptr) given.residual = rows(c.residual, c.residual_stride, needs.d_model);
+        if (c.per_layer_input != nullptr)
+            given.per_layer_input = rows(c.per_layer_input, c.per_layer_input_stride, needs.given_width);
+        if (c.routes != nullptr)
+            given.routes = {reinterpret_cast<choice*>(c.routes), c.tokens * needs.choices};
+        const callers_executor execute(c.executor);
+        const tiffin::status done = layer->held.try_call(
+            rows(c.x, c.x_stride, needs.d_model), given, rows(c.y, c.y_stride, needs.d_model),
+            {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);
+        return done ? nullptr : error_of(because(done.failure()));
+    });
+}

@@ -1,0 +1,13 @@
+#include "c_backends.hpp"
+
+#include <tiffin/reference/reference.hpp>
+
+TIFFIN_BEGIN
+namespace c_detail {
+
+result<any_layer> load_on_reference(const io::described_layer& from, const prepare_options& how) {
+    return io::load_layer(from, reference<>{}, how);
+}
+
+}  // namespace c_detail
+TIFFIN_END

@@ -1,0 +1,158 @@
+// Causal self-attention with grouped keys and values, rotary positions, and a cache of what came before.
+#pragma once
+
+#include "model_file.hpp"
+#include "products.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+// The same of all layers.
+struct attention_options {
+    std::size_t d_model, heads, kv_heads, head;  // `head`: the width of one
+    std::size_t rotated;                         // the first numbers of a head that positions turn
+    bool neighbours;                             // see architecture
+    double base, stretch;                        // angles: position / stretch / base^(2i / rotated)
+    float scale, eps;
+
+    static attention_options of(const model_file& file) {
+        attention_options o{};
+        o.d_model = file.count("embedding_length");
+        o.heads = file.count("attention.head_count");
+        o.kv_heads = file.count("attention.head_count_kv", o.heads);
+        o.head = file.count("attention.key_length", std::max<std::size_t>(o.d_model / o.heads, 1));
+        o.rotated = file.count("rope.dimension_count", o.head);
+        o.neighbours = file.kind().rotates_neighbours;
+        o.base = file.positive("rope.freq_base", 10000.0);
+        o.eps = static_cast<float>(file.positive("attention.layer_norm_rms_epsilon"));
+        const double root = 1 / std::sqrt(static_cast<double>(o.head));
+        const double scale = file.find<double>("attention.scale").value_or(0.0);  // 0: not told
+        o.scale = static_cast<float>(scale > 0 ? scale : root);
+        const auto stretching = file.find<std::string_view>("rope.scaling.type").value_or("linear");
+        if (stretching != "none" && stretching != "linear")
+            file.refuse("rope.scaling.type is " + tiffin::detail::in_quotes(stretching) +
+                        "; known are 'none' and 'linear'");
+        o.stretch = stretching == "none" ? 1 : file.positive("rope.scaling.factor", 1.0);
+        const auto told = [](std::size_t n) { return std::to_string(n); };
+        if (o.heads % o.kv_heads != 0)
+            file.refuse(told(o.heads) + " heads are no multiple of " + told(o.kv_heads) +
+                        " heads of keys and values");
+        if (o.rotated % 2 != 0 || o.rotated > o.head)
+            file.refuse("rope.dimension_count is " + told(o.rotated) + "; it must be even, and at most " +
+                        told(o.head));
+        if (const std::size_t width = file.count("attention.value_length", o.head); width != o.head)
+            file.refuse("values of " + told(width) + " numbers beside keys of " + told(o.head) +
+                        " are not known");
+        return o;
+    }
+};
+
+// Cosines and sines of all positions, (positions, rotated / 2).
+struct rotation {
+    row_matrix cosines, sines;
+
+    // `factors` divide the frequencies, where there are any.
+    rotation(const attention_options& o, const row_vector& factors, std::size_t positions)
+        : cosines(as_index(positions), as_index(o.rotated / 2)), sines(cosines.rows(), cosines.cols()) {
+        for (Eigen::Index i = 0; i < cosines.cols(); ++i) {
+            const double power = -2.0 * static_cast<double>(i) / static_cast<double>(o.rotated);
+            const double factor = factors.size() > 0 ? static_cast<double>(factors[i]) : 1.0;
+            const double turn = std::pow(o.base, power) / o.stretch / factor;
+            for (Eigen::Index t = 0; t < cosines.rows(); ++t) {
+                cosines(t, i) = static_cast<float>(std::cos(static_cast<double>(t) * turn));
+                sines(t, i) = static_cast<float>(std::sin(static_cast<double>(t) * turn));
+            }
+        }
+    }
+
+    // Turns the heads in the rows of x, which stand at positions `first` on.
+    void turn(const attention_options& o, Eigen::Index first, Eigen::Ref<row_matrix> x) const {
+        const Eigen::Index pairs = cosines.cols(), head = as_index(o.head);
+        const Eigen::Index step = o.neighbours ? 2 : 1, apart = o.neighbours ? 1 : pairs;
+        for (Eigen::Index t = 0; t < x.rows(); ++t)
+            for (Eigen::Index h = 0; h < x.cols(); h += head)
+                for (Eigen::Index i = 0; i < pairs; ++i) {
+                    float &a = x(t, h + i * step), &b = x(t, h + i * step + apart);
+                    const float c = cosines(first + t, i), s = sines(first + t, i), was = a;
+                    a = was * c - b * s;
+                    b = was * s + b * c;
+                }
+    }
+};
+
+// Keys and values of a layer, (positions, kv_heads * head).
+struct attention_cache {
+    row_matrix keys, values;
+};
+
+// y = attention(x), one layer's. Biases and norms of heads are those that the file has.
+class attention {
+public:
+    attention(model_file& file, const attention_options& o, std::size_t layer) {
+        const std::string at = "blk." + std::to_string(layer) + ".attn_";
+        const std::size_t wide = o.heads * o.head, narrow = o.kv_heads * o.head;
+        const row_matrix q = file.matrix(at + "q.weight", wide, o.d_model);
+        const row_matrix k = file.matrix(at + "k.weight", narrow, o.d_model);
+        const row_matrix v = file.matrix(at + "v.weight", narrow, o.d_model);
+        const auto bias = [&](const char* name, std::size_t width) -> row_vector {
+            const row_vector given = file.vector(at + name + ".bias", width, true);
+            return given.size() > 0 ? given : row_vector(row_vector::Zero(as_index(width)));
+        };
+        qkv_.resize(q.rows() + 2 * k.rows(), q.cols());
+        qkv_ << q, k, v;
+        qkv_bias_.resize(qkv_.rows());
+        qkv_bias_ << bias("q", wide), bias("k", narrow), bias("v", narrow);
+        out_ = file.matrix(at + "output.weight", o.d_model, wide);
+        out_bias_ = file.vector(at + "output.bias", o.d_model, true);
+        if (!file.kind().normed_heads) return;
+        q_norm_ = file.vector(at + "q_norm.weight", o.head);
+        k_norm_ = file.vector(at + "k_norm.weight", o.head);
+    }
+
+    // Rows of x stand at positions `first` on; those before are in the cache, which these are added to.
+    void operator()(const attention_options& o, const rotation& turned, const row_matrix& x,
+                    Eigen::Index first, attention_cache& cache, row_matrix& y,
+                    tiffin::executor_ref execute) const {
+        row_matrix qkv;  // queries, keys and values side by side
+        multiply(x, qkv_, qkv_bias_, qkv, execute);
+        const Eigen::Index head = as_index(o.head), wide = as_index(o.heads) * head;
+        const Eigen::Index narrow = as_index(o.kv_heads) * head;
+        for (Eigen::Index h = 0; h < wide + narrow && q_norm_.size() > 0; h += head) {
+            auto one = qkv.middleCols(h, head);
+            normalise(one, h < wide ? q_norm_ : k_norm_, o.eps, one);
+        }
+        turned.turn(o, first, qkv.leftCols(wide + narrow));
+        cache.keys.middleRows(first, x.rows()) = qkv.middleCols(wide, narrow);
+        cache.values.middleRows(first, x.rows()) = qkv.rightCols(narrow);
+
+        // A task is a head and some rows, which read the keys up to the last of them.
+        constexpr std::size_t together = 64;
+        const std::size_t tokens = static_cast<std::size_t>(x.rows());
+        const std::size_t groups = (tokens + together - 1) / together, shared = o.heads / o.kv_heads;
+        row_matrix mixed(x.rows(), wide);
+        const auto task = [&](std::size_t i) {
+            const std::size_t from = i / o.heads * together, count = std::min(together, tokens - from);
+            const Eigen::Index h = as_index(i % o.heads) * head, of = as_index(i % o.heads / shared) * head;
+            const Eigen::Index begin = as_index(from), n = as_index(count), seen = first + begin + n;
+            row_matrix weights =
+                qkv.block(begin, h, n, head) * cache.keys.block(0, of, seen, head).transpose();
+            for (Eigen::Index t = 0; t < n; ++t) {
+                const Eigen::Index end = first + begin + t + 1;
+                auto row = weights.row(t).head(end);
+                row = ((row.array() - row.maxCoeff()) * o.scale).exp().matrix();
+                row /= row.sum();
+                weights.row(t).tail(seen - end).setZero();
+            }
+            mixed.block(begin, h, n, head).noalias() = weights * cache.values.block(0, of, seen, head);
+        };
+        execute(groups * o.heads, tiffin::task_ref(task));
+        multiply(mixed, out_, out_bias_, y, execute);
+    }
+
+private:
+    row_matrix qkv_, out_;
+    row_vector qkv_bias_, out_bias_, q_norm_, k_norm_;
+};

@@ -1,0 +1,270 @@
+// A small decoder for Llama-like GGUF files: every FFN is tiffin's, the rest of the model is here, on Eigen.
+#include <tiffin/executor/thread_team.hpp>
+#include <tiffin/io/model.hpp>
+#include <tiffin/io/safetensors_writer.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include "../support/command_line.hpp"
+#include "../support/distinct_files.hpp"
+#include "../support/layer_files.hpp"
+#include "../support/progress_bar.hpp"
+#include "language_model.hpp"
+#include "model_file.hpp"
+#include "perplexity.hpp"
+#include "tokenizer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+struct arguments {
+    std::string model, prompt, text, dump;
+    std::size_t tokens = 64, context = 512, threads = std::max(1u, std::thread::hardware_concurrency());
+    std::optional<std::size_t> chunks;
+    std::string backend = "simd";
+    std::optional<tiffin::dtype> weights;
+    bool exact_activations = false;
+    float temperature = 0;
+    std::uint64_t seed = 1;
+};
+
+class stopwatch {
+public:
+    [[nodiscard]] double seconds() const {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    }
+
+private:
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string count_of(std::size_t n, const char* what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+std::string read_text(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (!in) throw std::runtime_error(path + ": cannot be read");
+    return text;
+}
+
+// The FFN of a layer, as it is in the file.
+tiffin::any_layer open_ffn(const arguments& args, const tiffin::io::model& model, std::size_t i,
+                           tiffin::executor_ref execute) {
+    const tiffin::prepare_options how{.tokens = 0, .execute = execute};
+    if (args.backend == "reference") return open_layer(model, i, tiffin::reference{}, how).or_throw();
+    if (args.backend == "eigen") return open_layer(model, i, tiffin::eigen{}, how).or_throw();
+    const auto weights = args.weights ? tiffin::any_format{*args.weights} : tiffin::kept_as_given;
+    const simd_of_any_format backend{weights, {tiffin::dtype::f32}, {!args.exact_activations}};
+    return open_layer(model, i, backend, how).or_throw();
+}
+
+// Collects what a prompt's tokens pass through.
+class layer_dump {
+public:
+    void take(const std::string& name, const row_matrix& values) {
+        const auto [at, fresh] = tensors_.try_emplace(name, values);
+        if (fresh) return;
+        at->second.conservativeResize(at->second.rows() + values.rows(), Eigen::NoChange);
+        at->second.bottomRows(values.rows()) = values;
+    }
+    void write(const std::string& path, std::span<const std::int32_t> ids) const {
+        const std::vector<std::int64_t> wide(ids.begin(), ids.end());
+        tiffin::io::safetensors_writer writer;
+        writer.add("token_ids", {wide.data(), tiffin::dtype::i64, {wide.size()}});
+        for (const auto& [name, values] : tensors_)
+            writer.add(name,
+                       {values.data(),
+                        tiffin::dtype::f32,
+                        {static_cast<std::size_t>(values.rows()), static_cast<std::size_t>(values.cols())}});
+        writer.write(path).or_throw();
+    }
+
+private:
+    std::map<std::string, row_matrix> tensors_;
+};
+
+// The likeliest token; above temperature 0 one drawn by softmax(logits / temperature).
+std::int32_t next_token(const row_matrix& logits, float temperature, std::mt19937_64& random) {
+    Eigen::Index best = 0;
+    const float most = logits.row(0).maxCoeff(&best);
+    if (temperature <= 0) return static_cast<std::int32_t>(best);
+    const row_vector weights = ((logits.row(0).array() - most) / temperature).exp().matrix();
+    std::discrete_distribution<std::int32_t> draw(weights.data(), weights.data() + weights.size());
+    return draw(random);
+}
+
+void continue_prompt(const arguments& args, language_model& model, const tokenizer& words) {
+    const std::vector<std::int32_t> ids = words.encode(args.prompt, true);
+    if (ids.empty())
+        throw std::runtime_error("--prompt has no tokens, and texts of this model begin with none");
+    if (ids.size() + args.tokens > model.context())
+        throw std::runtime_error("the prompt's " + count_of(ids.size(), "token") + " and " +
+                                 std::to_string(args.tokens) + " more are beyond the model's context of " +
+                                 std::to_string(model.context()));
+    model.begin(ids.size() + args.tokens);
+    layer_dump dump;
+    const stopwatch prompt_time;
+    const row_matrix hidden = model.append(
+        ids, args.dump.empty() ? observer{} : [&](const std::string& name, const row_matrix& values) {
+            dump.take(name, values);
+        });
+    row_matrix logits;
+    model.logits(hidden.bottomRows(1), logits);
+    const double prompt_seconds = prompt_time.seconds();
+    if (!args.dump.empty()) {
+        dump.take("logits", logits);
+        dump.write(args.dump, ids);
+    }
+
+    std::fwrite(args.prompt.data(), 1, args.prompt.size(), stdout);
+    std::mt19937_64 random(args.seed);
+    std::size_t made = 0;
+    const stopwatch time;
+    for (; made < args.tokens; ++made) {
+        const std::int32_t id = next_token(logits, args.temperature, random);
+        if (words.is_end(id) || static_cast<std::size_t>(id) >= words.size()) break;
+        const std::string piece = words.decode(id);
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
+        std::fflush(stdout);
+        model.logits(model.append({&id, 1}), logits);
+    }
+    const double seconds = time.seconds();
+    std::fputc('\n', stdout);
+    std::fprintf(stderr, "prompt: %s, %.1f tokens/s; generation: %s, %.1f tokens/s\n",
+                 count_of(ids.size(), "token").c_str(), static_cast<double>(ids.size()) / prompt_seconds,
+                 count_of(made, "token").c_str(), made > 0 ? static_cast<double>(made) / seconds : 0.0);
+}
+
+void print_perplexity(const arguments& args, language_model& model, const tokenizer& words,
+                      tiffin::executor_ref execute) {
+    std::string text = read_text(args.text);
+    if (text.ends_with('\n')) text.pop_back();  // as llama-perplexity reads it
+    if (words.adds_end())
+        throw std::runtime_error(
+            "texts of this model end with a token of their own; their perplexity is not defined");
+    if (args.context > model.context())
+        throw std::runtime_error("--context " + std::to_string(args.context) +
+                                 " is beyond the model's context of " + std::to_string(model.context()));
+    const std::vector<std::int32_t> ids = words.encode(text, false);
+    if (ids.size() < 2 * args.context)
+        throw std::runtime_error(args.text + ": " + count_of(ids.size(), "token") +
+                                 " are too few; a context of " + std::to_string(args.context) + " needs " +
+                                 std::to_string(2 * args.context));
+    const std::size_t all = ids.size() / args.context, chunks = std::min(args.chunks.value_or(all), all);
+    perplexity_sum sum;
+    const stopwatch time;
+    {
+        progress_bar bar;
+        for (std::size_t i = 0; i < chunks; ++i) {
+            bar.show(static_cast<double>(i) / static_cast<double>(chunks), "chunk " + std::to_string(i + 1));
+            count_chunk(model, std::span(ids).subspan(i * args.context, args.context), words.begin(), execute,
+                        sum);
+        }
+    }
+    const double seconds = time.seconds();
+    std::printf("perplexity: %.6f +/- %.5f, %s of %zu tokens\n", sum.value(), sum.error(),
+                count_of(chunks, "chunk").c_str(), args.context);
+    std::fprintf(stderr, "%zu tokens, %.1f tokens/s\n", chunks * args.context,
+                 static_cast<double>(chunks * args.context) / seconds);
+}
+
+// What is wrong, or nothing.
+std::string run(const arguments& args) {
+    if (args.prompt.empty() == args.text.empty()) return "give one of --prompt and --perplexity";
+    if (!args.dump.empty() && args.prompt.empty()) return "--dump-layers needs --prompt";
+    if (std::string wrong = overwritten("MODEL", args.model, args.dump); !args.dump.empty() && !wrong.empty())
+        return wrong;
+    if (args.backend != "simd" && args.weights)
+        return "--backend " + args.backend + ": only simd keeps weights in another format than f32";
+    tiffin::thread_team team(args.threads);
+    model_file file(args.model);
+    const tokenizer words(file.file());
+    const tiffin::io::model ffns = tiffin::io::model::open(args.model).or_throw();
+    std::optional<progress_bar> bar(std::in_place);
+    language_model model(
+        file,
+        [&](std::size_t i) {
+            bar->show(static_cast<double>(i) / static_cast<double>(ffns.layers()),
+                      "layer " + std::to_string(i));
+            return open_ffn(args, ffns, i, team);
+        },
+        team);
+    bar.reset();
+    if (words.size() > model.vocabulary())
+        file.refuse(count_of(words.size(), "token") + " have but " + count_of(model.vocabulary(), "row") +
+                    " of token_embd.weight");
+    if (args.text.empty())
+        continue_prompt(args, model, words);
+    else
+        print_perplexity(args, model, words, team);
+    return "";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    arguments args;
+    CLI::App app(
+        "Continues a prompt by a Llama-like model in a GGUF file, or prints the perplexity of a text. Every\n"
+        "FFN is computed by tiffin. Architectures: llama, qwen2, qwen3, qwen3moe, gemma.");
+    app.add_option("MODEL", args.model, "GGUF file")->required();
+    app.add_option(
+        "--prompt", args.prompt,
+        "Text to continue, on the standard output; texts of control tokens in it become these tokens");
+    app.add_option("--tokens", args.tokens, "Tokens to add, unless the text ends before")
+        ->check(CLI::Range(0, 1 << 24))
+        ->capture_default_str();
+    app.add_option("--temperature", args.temperature, "0: the likeliest token; else one is drawn")
+        ->check(CLI::Range(0.0f, 100.0f))
+        ->capture_default_str();
+    app.add_option("--seed", args.seed, "Of the tokens drawn")->capture_default_str();
+    app.add_option(
+        "--perplexity", args.text,
+        "Text file whose perplexity is printed, counted as llama-perplexity does: chunks of --context\n"
+        "tokens, of which the second half is predicted");
+    app.add_option("--context", args.context, "Tokens of a chunk")
+        ->check(CLI::Range(4, 1 << 24))
+        ->capture_default_str();
+    app.add_option("--chunks", args.chunks, "Chunks at most (default: all)")->check(CLI::Range(1, 1 << 24));
+    const std::map<std::string, tiffin::dtype> formats{{"f32", tiffin::dtype::f32},
+                                                       {"bf16", tiffin::dtype::bf16},
+                                                       {"f16", tiffin::dtype::f16},
+                                                       {"q8_0", tiffin::dtype::q8_0},
+                                                       {"q4_0", tiffin::dtype::q4_0}};
+    app.add_option_function<std::string>(
+           "--weights", [&](const std::string& given) { args.weights = formats.at(given); },
+           "Number format that simd keeps the weights of FFNs in (default: the one of the file, or q8_0 "
+           "where\n"
+           "weights cannot be kept in that)")
+        ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q4_0"}));
+    app.add_flag("--f32-activations", args.exact_activations,
+                 "Multiply the weights of FFNs with activations as they are, see run_layer");
+    app.add_option("--backend", args.backend, "What computes FFNs: reference (double), eigen or simd")
+        ->check(CLI::IsMember({"reference", "eigen", "simd"}))
+        ->capture_default_str();
+    app.add_option("--threads", args.threads, "Threads (default: those of the machine)")
+        ->check(CLI::Range(1, 1024));
+    app.add_option(
+        "--dump-layers", args.dump,
+        "Safetensors file to write of the prompt's tokens: token_ids, embeddings, layer.I.ffn_input,\n"
+        "layer.I.ffn_output and layer.I.hidden, the state behind the layer; and the last token's logits");
+    return run_command_line(app, "decoder", argc, argv, [&] { return run(args); });
+}

@@ -1,0 +1,153 @@
+// A Llama-like model: embeddings, layers of attention and an FFN, and the head. The FFNs are tiffin's.
+#pragma once
+
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/runtime/any_layer.hpp>
+
+#include "attention.hpp"
+#include "model_file.hpp"
+#include "products.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+// Gives the block between the norm before the FFN and the residual of a layer: the model's own, or what takes its
+// place, such as the same beside a table. Calls bring the tokens' ids, and the residual where the block reads it.
+using ffn_of_layer = std::function<tiffin::any_layer(std::size_t)>;
+// Looks at intermediate values: a name, and a row per token of a batch.
+using observer = std::function<void(const std::string&, const row_matrix&)>;
+
+class language_model {
+public:
+    static constexpr std::size_t batch = 512;  // tokens that pass the layers together
+
+    // The file must outlive the model.
+    // Throws what is wrong with the file, and whatever `ffn` throws.
+    language_model(model_file& file, const ffn_of_layer& ffn, tiffin::executor_ref execute)
+        : options_(attention_options::of(file)),
+          context_(file.count("context_length")),
+          execute_(execute),
+          scaled_embeddings_(file.kind().scaled_embeddings) {
+        const std::size_t d = options_.d_model, count = file.count("block_count");
+        const tiffin::tensor_view* const given = file.file().tensors().find("token_embd.weight");
+        const std::size_t vocabulary = given != nullptr && given->shape.rank() == 2 ? given->shape[0] : 0;
+        embeddings_ = *file.tensor("token_embd.weight", {vocabulary, d});
+        output_norm_ = file.vector("output_norm.weight", d);
+        const bool tied = file.file().tensors().find("output.weight") == nullptr;
+        head_ = file.matrix(tied ? "token_embd.weight" : "output.weight", vocabulary, d);
+        head_bias_ = file.vector("output.bias", vocabulary, true);
+        frequency_factors_ = file.vector("rope_freqs.weight", options_.rotated / 2, true);
+        std::size_t bytes = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::string at = "blk." + std::to_string(i) + ".";
+            layers_.push_back({attention(file, options_, i),
+                               file.vector(at + "attn_norm.weight", d),
+                               file.vector(at + "ffn_norm.weight", d),
+                               ffn(i),
+                               {}});
+            const tiffin::any_layer& made = layers_.back().ffn;
+            if (made.d_model() != d)
+                file.refuse("the FFN of layer " + std::to_string(i) + " is " +
+                            std::to_string(made.d_model()) + " wide; the model is " + std::to_string(d));
+            bytes = std::max(bytes, made.workspace_bytes(batch, execute.concurrency()));
+        }
+        file.check_all_used();
+        workspace_ = tiffin::workspace(bytes);
+    }
+
+    [[nodiscard]] std::size_t context() const {
+        return context_;
+    }  // as the file says: positions it was trained for
+    [[nodiscard]] std::size_t vocabulary() const { return static_cast<std::size_t>(head_.rows()); }
+
+    // Begins a new text of at most `positions` tokens.
+    void begin(std::size_t positions) {
+        done_ = 0;
+        if (rotation_ && rotation_->cosines.rows() == as_index(positions)) return;
+        rotation_.emplace(options_, frequency_factors_, positions);
+        const Eigen::Index width = as_index(options_.kv_heads * options_.head);
+        for (layer& l : layers_) {
+            l.cache.keys.resize(as_index(positions), width);
+            l.cache.values.resize(as_index(positions), width);
+        }
+    }
+
+    // The text goes on by these tokens: their hidden states behind the last layer and its norm.
+    // Preconditions: ids below vocabulary(), no more than `positions` in all.
+    row_matrix append(std::span<const std::int32_t> ids, const observer& observe = {}) {
+        row_matrix all(as_index(ids.size()), as_index(options_.d_model));
+        for (std::size_t first = 0; first < ids.size(); first += batch) {
+            const auto some = ids.subspan(first, std::min(batch, ids.size() - first));
+            row_matrix x = pass(some, observe);
+            normalise(x, output_norm_, options_.eps, all.middleRows(as_index(first), x.rows()));
+        }
+        return all;
+    }
+
+    // Logits of hidden states, (T, vocabulary).
+    template <class Hidden>
+    void logits(const Hidden& hidden, row_matrix& to) const {
+        multiply(hidden, head_, head_bias_, to, execute_);
+    }
+
+private:
+    struct layer {
+        attention attend;
+        row_vector attention_norm, ffn_norm;
+        tiffin::any_layer ffn;
+        attention_cache cache;
+    };
+
+    [[nodiscard]] row_matrix embedded(std::span<const std::int32_t> ids) const {
+        const std::size_t d = options_.d_model;
+        row_matrix x(as_index(ids.size()), as_index(d));
+        for (std::size_t t = 0; t < ids.size(); ++t)
+            tiffin::read_as_f32(embeddings_.data, embeddings_.type, static_cast<std::size_t>(ids[t]) * d, d,
+                                x.row(as_index(t)).data());
+        if (scaled_embeddings_) x *= std::sqrt(static_cast<float>(d));
+        return x;
+    }
+
+    row_matrix pass(std::span<const std::int32_t> ids, const observer& observe) {
+        const auto seen = [&](std::size_t i, const char* what, const row_matrix& values) {
+            if (observe) observe("layer." + std::to_string(i) + "." + what, values);
+        };
+        row_matrix x = embedded(ids), normed(x.rows(), x.cols()), y;
+        if (observe) observe("embeddings", x);
+        for (std::size_t i = 0; i < layers_.size(); ++i) {
+            layer& l = layers_[i];
+            normalise(x, l.attention_norm, options_.eps, normed);
+            l.attend(options_, *rotation_, normed, as_index(done_), l.cache, y, execute_);
+            x += y;
+            normalise(x, l.ffn_norm, options_.eps, normed);
+            seen(i, "ffn_input", normed);
+            tiffin::token_inputs given{.token_ids = ids};
+            if (l.ffn.needs().residual) given.residual = {x.data(), ids.size(), options_.d_model};
+            l.ffn(normed, given, y, workspace_, execute_);
+            seen(i, "ffn_output", y);
+            x += y;
+            seen(i, "hidden", x);
+        }
+        done_ += ids.size();
+        return x;
+    }
+
+    attention_options options_;
+    std::size_t context_, done_ = 0;
+    tiffin::executor_ref execute_;
+    bool scaled_embeddings_;
+    tiffin::tensor_view embeddings_{};
+    row_vector output_norm_, head_bias_, frequency_factors_;
+    row_matrix head_;
+    std::vector<layer> layers_;
+    std::optional<rotation> rotation_;
+    tiffin::workspace workspace_;
+};

@@ -1,0 +1,146 @@
+// The keys and tensors of a Llama-like model in a GGUF file, each checked where it is asked for.
+#pragma once
+
+#include <tiffin/format/given_format.hpp>
+#include <tiffin/io/gguf.hpp>
+#include <tiffin/quoted.hpp>
+
+#include <Eigen/Core>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+// A row per token, or per output of a matrix; one after the other in memory.
+using row_matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using row_vector = Eigen::Matrix<float, 1, Eigen::Dynamic>;
+
+inline Eigen::Index as_index(std::size_t i) {
+    return static_cast<Eigen::Index>(i);
+}
+
+// What architectures do not have in common. Pairs of numbers that are rotated: (2i, 2i + 1), else (i, i + n / 2).
+struct architecture {
+    std::string_view name;
+    bool rotates_neighbours = false;
+    bool normed_heads = false;       // an RMS norm over each head's query and key
+    bool scaled_embeddings = false;  // by the root of d_model
+};
+inline constexpr std::array<architecture, 5> architectures{{
+    {.name = "llama", .rotates_neighbours = true},
+    {.name = "qwen2"},
+    {.name = "qwen3", .normed_heads = true},
+    {.name = "qwen3moe", .normed_heads = true},
+    {.name = "gemma", .scaled_embeddings = true},
+}};
+
+// What is wrong is thrown, as one sentence that names the file.
+class model_file {
+public:
+    explicit model_file(const std::filesystem::path& path)
+        : file_(tiffin::io::gguf_file::open(path).or_throw()) {
+        const auto name = file_.find<std::string_view>("general.architecture");
+        if (!name) refuse("general.architecture is missing from the metadata");
+        std::string known;
+        for (const architecture& a : architectures) {
+            if (a.name == *name) kind_ = &a;
+            known.append(known.empty() ? "" : ", ").append(a.name);
+        }
+        if (kind_ == nullptr)
+            refuse("the architecture is " + tiffin::detail::in_quotes(*name) + "; this decoder knows " +
+                   known);
+        if (file_.find<std::uint64_t>("split.count").value_or(1) > 1)
+            refuse("is one file of a model split in several; this decoder reads models of one file");
+    }
+
+    [[nodiscard]] const tiffin::io::gguf_file& file() const { return file_; }
+    [[nodiscard]] const architecture& kind() const { return *kind_; }
+    [[noreturn]] void refuse(const std::string& why) const {
+        throw std::runtime_error(file_.label() + ": " + why);
+    }
+
+    // The value of a key of the architecture, of type T; none where it is missing.
+    template <class T>
+    [[nodiscard]] std::optional<T> find(std::string_view key) const {
+        return file_.find<T>(full(key));
+    }
+    // A whole number from 1 to 2^31 - 1.
+    [[nodiscard]] std::size_t count(std::string_view key, std::optional<std::size_t> otherwise = {}) const {
+        if (otherwise && !file_.metadata().contains(full(key))) return *otherwise;
+        const auto found = find<std::uint64_t>(key);
+        if (!found || *found == 0 || *found > std::numeric_limits<std::int32_t>::max())
+            refuse(full(key) + " is missing, or no number from 1 to 2147483647");
+        return static_cast<std::size_t>(*found);
+    }
+    // A number above 0.
+    [[nodiscard]] double positive(std::string_view key, std::optional<double> otherwise = {}) const {
+        if (otherwise && !file_.metadata().contains(full(key))) return *otherwise;
+        const auto found = find<double>(key);
+        if (!found || !(*found > 0) || !std::isfinite(*found))
+            refuse(full(key) + " is missing, or no number above 0");
+        return *found;
+    }
+
+    // A tensor of this shape; none where it may be missing.
+    [[nodiscard]] std::optional<tiffin::tensor_view> tensor(const std::string& name,
+                                                            const tiffin::shape& sizes,
+                                                            bool optional = false) {
+        const tiffin::tensor_view* const found = file_.tensors().find(name);
+        if (found == nullptr) {
+            for (const tiffin::io::unread_tensor& t : file_.unread())
+                if (t.name == name) refuse("tensor " + name + " is in a number format that is not read");
+            if (optional) return std::nullopt;
+            refuse("tensor " + name + " is missing");
+        }
+        if (to_string(found->shape) != to_string(sizes) || is_integer(found->type))
+            refuse("tensor " + name + " is " + std::string(name_of(found->type)) + " of shape " +
+                   to_string(found->shape) + "; it must be numbers of shape " + to_string(sizes));
+        used_.insert(name);
+        return *found;
+    }
+    // Its numbers as f32.
+    [[nodiscard]] row_matrix matrix(const std::string& name, std::size_t count, std::size_t width) {
+        const auto given = tensor(name, {count, width});
+        row_matrix made(as_index(count), as_index(width));
+        tiffin::read_as_f32(given->data, given->type, 0, count * width, made.data());
+        return made;
+    }
+    // None where it may be missing and is.
+    [[nodiscard]] row_vector vector(const std::string& name, std::size_t width, bool optional = false) {
+        const auto given = tensor(name, {width}, optional);
+        row_vector made(as_index(given ? width : 0));
+        if (given) tiffin::read_as_f32(given->data, given->type, 0, width, made.data());
+        return made;
+    }
+
+    // Throws where a tensor was not asked for: it would be a part of the model that is not computed. Those of
+    // FFNs are checked by tiffin.
+    void check_all_used() const {
+        const auto check = [&](const std::string& name) {
+            const bool of_ffn = name.starts_with("blk.") &&
+                                (name.find(".ffn_") != name.npos || name.find(".exp_probs_b") != name.npos);
+            if (!of_ffn && !used_.contains(name))
+                refuse("tensor " + tiffin::detail::in_quotes(name) + " is not known of '" +
+                       std::string(kind_->name) + "'");
+        };
+        for (const tiffin::weights::entry& e : file_.tensors().entries()) check(e.name);
+        for (const tiffin::io::unread_tensor& t : file_.unread()) check(t.name);
+    }
+
+private:
+    [[nodiscard]] std::string full(std::string_view key) const {
+        return std::string(kind_->name) + "." + std::string(key);
+    }
+
+    tiffin::io::gguf_file file_;
+    const architecture* kind_ = nullptr;
+    std::set<std::string> used_;
+};

@@ -1,0 +1,51 @@
+#include "layers.hpp"
+
+#include <tiffin/activation/any_activation.hpp>
+#include <tiffin/block/ffn.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/source/dense.hpp>
+#include <tiffin/source/gate.hpp>
+#include <tiffin/source/none.hpp>
+
+#include <string>
+#include <utility>
+
+namespace tiffin_in_ggml {
+namespace {
+
+void add(tiffin::weights& to, const std::string& name, const projection& given) {
+    to.add(name + ".weight", given.weight);
+    if (given.bias != nullptr) to.add(name + ".bias", given.bias, {given.weight.shape[0]});
+}
+
+template <class Block>
+tiffin::result<tiffin::any_layer> prepare_as(const Block& block, const tiffin::weights& given,
+                                             tiffin::executor_ref execute) {
+    const tiffin::simd<tiffin::any_format> backend{.weights = tiffin::kept_as_given};
+    tiffin::prepare_options how{.tokens = 0};
+    how.execute = execute;
+    auto made = tiffin::try_prepare(block, given, backend, how);
+    if (!made) return made.failure();
+    return tiffin::any_layer(*std::move(made));
+}
+
+}  // namespace
+
+tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref execute) {
+    const tiffin::gate<tiffin::any_activation> gate{{block.activation}};
+    tiffin::weights given;
+    add(given, "down_proj", block.down);
+    add(given, "up_proj", block.up);
+    if (block.gate.weight.data == nullptr)
+        return prepare_as(tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::none>{gate}, given,
+                          execute);
+    add(given, "gate_proj", block.gate);
+    return prepare_as(tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::dense>{gate}, given, execute);
+}
+
+const char* instruction_set() noexcept {
+    return xsimd::default_arch::name();
+}
+
+}  // namespace tiffin_in_ggml

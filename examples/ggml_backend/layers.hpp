@@ -1,0 +1,30 @@
+// Feed-forward blocks as tiffin prepares them: the half of this backend that knows nothing of ggml.
+#pragma once
+
+#include <tiffin/activation/any_activation.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/runtime/any_layer.hpp>
+#include <tiffin/tensor.hpp>
+
+namespace tiffin_in_ggml {
+
+// A weight (outputs, inputs) where the model holds it, and its bias; null where there is none.
+struct projection {
+    tiffin::tensor_view weight;
+    const float* bias = nullptr;
+};
+
+// y = down (phi(gate x) * up x), or down phi(up x) where there is no gate.
+struct ffn {
+    projection gate, up, down;
+    tiffin::activation_kind activation = tiffin::activation_kind::silu;
+};
+
+// Packs the weights, by the threads of `execute`. Errors: those of tiffin::try_prepare().
+tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref execute);
+
+// The instruction set that the layers are compiled for.
+const char* instruction_set() noexcept;
+
+}  // namespace tiffin_in_ggml

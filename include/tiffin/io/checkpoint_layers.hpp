@@ -1,0 +1,223 @@
+// Which block the FFN of a checkpoint's layer is: published names of tensors by tiffin's names.
+#pragma once
+
+#include <tiffin/io/checkpoint_config.hpp>
+#include <tiffin/io/described_layer.hpp>
+#include <tiffin/io/safetensors.hpp>
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io::detail {
+
+// The FFN of one layer, put together from the tensors of all files. What is left over of it is an error.
+class checkpoint_layer_reader {
+public:
+    checkpoint_layer_reader(const std::vector<safetensors_file>& files, const checkpoint_config& config,
+                            std::size_t index)
+        : files_(files), config_(config), index_(index) {}
+
+    result<described_layer> read() {
+        const std::string number = std::to_string(index_) + ".";
+        for (const std::string_view root :
+             {"model.layers.", "model.language_model.layers.", "language_model.model.layers.", "layers.",
+              "lm_transformer.layers."}) {
+            const std::string at = std::string(root) + number;
+            if (has(at + "meki_module.")) return finished(meki_layer(at), at + "meki_module.");
+            if (has(at + "mlp.")) return finished(decoder_layer(at + "mlp."), at + "mlp.");
+            if (has(at + "block_sparse_moe."))
+                return finished(mixtral_layer(at + "block_sparse_moe."), at + "block_sparse_moe.");
+            if (has(at + "feed_forward."))
+                return finished(lingua_layer(std::string(root)), at + "feed_forward.");
+        }
+        for (const std::string_view root : {"encoder.layer.", "bert.encoder.layer."}) {
+            const std::string at = std::string(root) + number;
+            if (has(at + "intermediate.dense.")) return finished(encoder_layer(at), at + "intermediate.");
+        }
+        return failure(
+            errc::missing_tensor, "layers." + number + "mlp",
+            "missing; known are the names of Llama, Qwen, Gemma, Phi 3, Mixtral, BERT, Lingua and MeKi");
+    }
+
+private:
+    [[nodiscard]] const tensor_view* find(const std::string& name) const {
+        for (const safetensors_file& f : files_)
+            if (const tensor_view* const t = f.tensors().find(name)) return t;
+        return nullptr;
+    }
+    // Whether there is a tensor whose name begins so.
+    [[nodiscard]] bool has(const std::string& prefix) const {
+        for (const safetensors_file& f : files_) {
+            const auto at = f.tensors().places().lower_bound(prefix);
+            if (at != f.tensors().places().end() && at->first.starts_with(prefix)) return true;
+        }
+        return false;
+    }
+
+    status take(const std::string& name, const std::string& as, bool optional = false) {
+        const tensor_view* const t = find(name);
+        if (t == nullptr) {
+            if (optional) return {};
+            return failure(errc::missing_tensor, name, "missing; the FFN of '", config_.type, "' reads it");
+        }
+        used_.insert(name);
+        made_.tensors.add(as, *t);
+        return {};
+    }
+    // The first of these that is there; where none is, the failure names the first.
+    status take_one_of(std::initializer_list<std::string> names, const std::string& as) {
+        for (const std::string& name : names)
+            if (find(name) != nullptr) return take(name, as);
+        return take(*names.begin(), as);
+    }
+    // A weight and, if there is one, its bias.
+    status take_linear(const std::string& name, const std::string& as) {
+        if (status s = take(name + ".weight", as + ".weight"); !s) return s;
+        return take(name + ".bias", as + ".bias", true);
+    }
+    // Projections whose names begin with `at`, as others whose names begin with `to`.
+    status take_all(const std::string& at, const std::string& to,
+                    std::initializer_list<std::pair<const char*, const char*>> names) {
+        for (const auto& [theirs, ours] : names)
+            if (status s = take_linear(at + theirs, to + ours); !s) return s;
+        return {};
+    }
+    // The layer, once all tensors whose names begin so have been used.
+    result<described_layer> finished(const status& s, const std::string& prefix) {
+        if (!s) return s.failure();
+        for (const safetensors_file& f : files_)
+            for (const weights::entry& e : f.tensors().entries())
+                if (e.name.starts_with(prefix) && !used_.contains(e.name))
+                    return failure(errc::unused_tensor, e.name, "the FFN of '", config_.type,
+                                   "' has no tensor of this name");
+        return std::move(made_);
+    }
+
+    status decoder_layer(const std::string& at) {
+        if (find(at + "gate.weight") != nullptr) return qwen_mixture(at);
+        made_.options = {{"block", "glu"}, {"activation", config_.activation}};
+        if (status s = take_linear(at + "down_proj", "down_proj"); !s) return s;
+        const std::string both = at + "gate_up_proj.weight";
+        if (find(both) == nullptr)
+            return take_all(at, "", {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}});
+        used_.insert(both);
+        return add_gate_and_up(made_.tensors, *find(both), both);
+    }
+    status qwen_mixture(const std::string& at) {
+        const bool renormalised = config_.renormalised;
+        if (status s = begin_mixture(at, renormalised ? "softmax_topk_renorm" : "softmax_topk"); !s) return s;
+        return take_experts(at,
+                            {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}});
+    }
+    status mixtral_layer(const std::string& at) {
+        if (status s = begin_mixture(at, "softmax_topk_renorm"); !s) return s;
+        return take_experts(at, {{"w1", "gate_proj"}, {"w3", "up_proj"}, {"w2", "down_proj"}});
+    }
+    status take_experts(const std::string& at,
+                        std::initializer_list<std::pair<const char*, const char*>> names) {
+        for (std::size_t e = 0; e < config_.experts; ++e) {
+            const std::string expert = "experts." + std::to_string(e) + ".";
+            if (status s = take_all(at + expert, expert, names); !s) return s;
+        }
+        return {};
+    }
+    status begin_mixture(const std::string& at, const char* order) {
+        if (config_.top_k == 0 || config_.experts == 0)
+            return failure(errc::option, "config.json",
+                           "num_experts_per_tok, or the number of experts, is missing");
+        made_.options = {{"block", "moe"},
+                         {"router_order", order},
+                         {"top_k", std::to_string(config_.top_k)},
+                         {"num_experts", std::to_string(config_.experts)},
+                         {"expert.block", "glu"},
+                         {"expert.activation", config_.activation}};
+        return take(at + "gate.weight", "router.weight");
+    }
+    status encoder_layer(const std::string& at) {
+        made_.options = {{"block", "mlp"}, {"activation", config_.activation}};
+        return take_all(at, "", {{"intermediate.dense", "up_proj"}, {"output.dense", "down_proj"}});
+    }
+
+    // Meta Lingua's names, and STEM's on top of it: a layer without w3 reads the table of its ordinal among those
+    // without. Source: https://github.com/Infini-AI-Lab/STEM, apps/main/stem.py and prepare_stem_checkpoint.py.
+    status lingua_layer(const std::string& root) {
+        const auto at = [&](std::size_t layer) { return root + std::to_string(layer) + ".feed_forward."; };
+        const auto is_stem = [&](std::size_t layer) {
+            return has(at(layer)) && find(at(layer) + "w3.weight") == nullptr;
+        };
+        made_.options = {{"block", is_stem(index_) ? "stem" : "glu"}, {"activation", config_.activation}};
+        if (status s = take_all(at(index_), "", {{"w1", "gate_proj"}, {"w2", "down_proj"}}); !s) return s;
+        if (!is_stem(index_)) return take_linear(at(index_) + "w3", "up_proj");
+        std::size_t ordinal = 0;
+        for (std::size_t layer = 0; layer < index_; ++layer) ordinal += is_stem(layer) ? 1u : 0u;
+        return take("stem_embeddings." + std::to_string(ordinal) + ".weight", "stem_embed.weight");
+    }
+
+    // MeKi beside the FFN. Names: those of its published model (https://github.com/ningding-o/MeKi,
+    // meki_modeling_demo.py), and those of layer files behind the same prefix.
+    status meki_layer(const std::string& at) {
+        const std::string ffn = at + (has(at + "ffn.") ? "ffn." : "mlp.");
+        if (status s = decoder_layer(ffn); !s) return s;
+        if (auto dense = finished(status(), ffn); !dense)
+            return dense.failure();
+        else
+            made_ = into_branch(*std::move(dense));
+
+        const std::string from = at + "meki_module.", to = "branch.1.";
+        made_.options.insert({{to + "block", "meki"}});
+        if (!config_.eps.empty()) made_.options.insert({to + "eps", config_.eps});
+        const bool word = has(from + "word_emb_projection.") || has(from + "word_proj.");
+        if (status s = take_all(from, to, {{"gate_proj", "gate_proj"}, {"out_proj", "out_proj"}}); !s)
+            return s;
+        if (status s = take(from + "post_norm.weight", to + "post_norm.weight"); !s) return s;
+        const std::string memory = has(from + "memory.") ? "memory.weight" : "embeddings.weight";
+        if (status s = take(from + memory, to + "memory.weight", word); !s) return s;
+        // What is folded has a table alone.
+        if (!word && !has(from + "mix_norm.")) {
+            made_.options.insert({to + "folded", "true"});
+            return {};
+        }
+        if (status s = take(from + "mix_norm.weight", to + "mix_norm.weight"); !s) return s;
+        if (status s = take_one_of({from + "alpha_scale", from + "alpha"}, to + "alpha"); !s) return s;
+        return word ? word_memory(from, to) : status();
+    }
+    status word_memory(const std::string& from, const std::string& to) {
+        if (status s = take_one_of({from + "beta_scale", from + "beta"}, to + "beta"); !s) return s;
+        if (status s = take_one_of({"model.embed_tokens.weight", "model.language_model.embed_tokens.weight",
+                                    "language_model.model.embed_tokens.weight", "word_emb.weight"},
+                                   to + "word_embed.weight");
+            !s)
+            return s;
+        if (status s = take(from + "word_norm.weight", to + "word_norm.weight", true); !s) return s;
+        if (find(from + "word_proj.weight") != nullptr)
+            return take(from + "word_proj.weight", to + "word_proj.weight");
+        const std::string g = has(from + "word_proj.") ? "word_proj." : "word_emb_projection.";
+        return take_all(from + g, to + "word_proj.",
+                        {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}});
+    }
+    // The block as the first of two that are summed.
+    static described_layer into_branch(const described_layer& block) {
+        described_layer made;
+        made.options = {{"block", "parallel"}, {"branches", "2"}};
+        for (const auto& [key, value] : block.options) made.options.insert({"branch.0." + key, value});
+        for (const weights::entry& e : block.tensors.entries())
+            made.tensors.add("branch.0." + e.name, e.tensor);
+        return made;
+    }
+
+    const std::vector<safetensors_file>& files_;
+    const checkpoint_config& config_;
+    std::size_t index_;
+    described_layer made_;
+    std::set<std::string> used_;
+};
+
+}  // namespace io::detail
+TIFFIN_END

@@ -1,0 +1,242 @@
+// tiffin for C, and for every language that calls C: layers of models, of layer files and of raw memory.
+//
+// Link libtiffin (target tiffin::c). Errors are values: a function that can fail returns NULL, or an error that the
+// caller frees; its outputs are then as they were. Nothing is kept between calls but what handles hold, and no C++
+// exception leaves a function. A layer is immutable: any number of threads may run it at the same time, each with a
+// workspace and an output of its own. Handles are freed once, when no other call uses them.
+//
+// Structs that callers fill begin with their size: {.struct_size = sizeof(tiffin_call), ...}, all else zero.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TIFFIN_C_VERSION_MAJOR 0
+#define TIFFIN_C_VERSION_MINOR 1
+#define TIFFIN_C_VERSION_PATCH 0
+#define TIFFIN_C_VERSION \
+    (TIFFIN_C_VERSION_MAJOR * 65536 + TIFFIN_C_VERSION_MINOR * 256 + TIFFIN_C_VERSION_PATCH)
+
+#if defined(__GNUC__)
+#    define TIFFIN_C_API __attribute__((visibility("default")))
+#else
+#    define TIFFIN_C_API
+#endif
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+// The version of the library that runs: (major << 16) + (minor << 8) + patch. TIFFIN_C_VERSION is that of this header.
+TIFFIN_C_API uint32_t tiffin_version(void);
+
+// ---- errors ----
+
+// A failure: its kind, the thing it concerns and a sentence with the numbers.
+typedef struct tiffin_error tiffin_error;
+
+// The kinds of failure: those of tiffin::errc, by the same names and numbers, and two of this interface.
+typedef int32_t tiffin_errc;
+enum {
+    TIFFIN_ERRC_NONE = -1,         // no error: tiffin_error_code(NULL)
+    TIFFIN_ERRC_SHAPE = 0,         // a tensor's shape or rank does not fit the block
+    TIFFIN_ERRC_MISSING_TENSOR,    // the block needs a tensor that was not given
+    TIFFIN_ERRC_UNUSED_TENSOR,     // a tensor was given that the block has no use for
+    TIFFIN_ERRC_DUPLICATE_TENSOR,  // one name was given twice
+    TIFFIN_ERRC_DTYPE,             // a tensor's number format is not one the block can read
+    TIFFIN_ERRC_VALUE,             // a tensor holds a number that the format asked for cannot
+    TIFFIN_ERRC_SIZE,              // a row stride of a call is too small, or an input is missing
+    TIFFIN_ERRC_TOKEN_ID,          // a token id lies outside a table
+    TIFFIN_ERRC_OVERLAP,           // the output overlaps an input
+    TIFFIN_ERRC_WORKSPACE,         // the workspace is too small for a single token
+    TIFFIN_ERRC_OPTION,            // an option has an unknown name or an impossible value
+    TIFFIN_ERRC_FILE,              // a file cannot be read or understood
+    TIFFIN_ERRC_EMPTY,             // the object called holds nothing
+    TIFFIN_ERRC_DEVICE,            // a device refuses
+    TIFFIN_ERRC_ARGUMENT = 100,    // a pointer is NULL that must not be, or a struct_size is not one known
+    TIFFIN_ERRC_MEMORY             // there is no memory
+};
+
+// The kind; TIFFIN_ERRC_NONE for NULL.
+TIFFIN_C_API tiffin_errc tiffin_error_code(const tiffin_error* error);
+// One line of printable ASCII that names the thing and gives the numbers; "" for NULL. It lives as long as the error.
+TIFFIN_C_API const char* tiffin_error_message(const tiffin_error* error);
+// The name or path that it concerns, whatever bytes it has; "" for NULL. It lives as long as the error.
+TIFFIN_C_API const char* tiffin_error_where(const tiffin_error* error);
+// Frees an error; NULL is none.
+TIFFIN_C_API void tiffin_error_free(tiffin_error* error);
+
+// ---- what layers are made of, and how ----
+
+// The number formats of tensors: those of tiffin::dtype, each one number higher.
+typedef int32_t tiffin_dtype;
+enum {
+    TIFFIN_DTYPE_AS_STORED = 0,  // of tiffin_prepare_options alone
+    TIFFIN_DTYPE_F32,
+    TIFFIN_DTYPE_F16,
+    TIFFIN_DTYPE_BF16,
+    TIFFIN_DTYPE_I32,
+    TIFFIN_DTYPE_I64,
+    TIFFIN_DTYPE_U8,
+    TIFFIN_DTYPE_Q8_0,
+    TIFFIN_DTYPE_Q4_0,
+    TIFFIN_DTYPE_Q4_1,  // weights and tables can be kept in F32, F16, BF16, Q8_0, Q4_0 and Q4_1
+    TIFFIN_DTYPE_Q5_0,  // from here on: ggml's blocks that are only read
+    TIFFIN_DTYPE_Q5_1,
+    TIFFIN_DTYPE_Q2_K,
+    TIFFIN_DTYPE_Q3_K,
+    TIFFIN_DTYPE_Q4_K,
+    TIFFIN_DTYPE_Q5_K,
+    TIFFIN_DTYPE_Q6_K,
+    TIFFIN_DTYPE_IQ4_NL,
+    TIFFIN_DTYPE_IQ4_XS,
+    TIFFIN_DTYPE_MXFP4
+};
+
+// How a layer is computed (docs/numerics.md).
+typedef int32_t tiffin_backend;
+enum {
+    TIFFIN_BACKEND_SIMD = 0,  // packed weights, fused
+    TIFFIN_BACKEND_EIGEN,     // f32 throughout
+    TIFFIN_BACKEND_REFERENCE  // double throughout: slow, to check the others with
+};
+
+// The caller's threads: `run` calls task(arg, i) for i in [0, n), each once, in any order, on any thread, and returns
+// when all have ended. It never throws and never leaves by longjmp; tasks never do. `concurrency` tells how many tasks
+// can run at the same time, 0 if that is not known.
+typedef struct tiffin_executor {
+    void (*run)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
+    void* user;
+    size_t concurrency;
+} tiffin_executor;
+
+// How a layer is prepared. All zero but struct_size: simd, numbers kept as they are stored, on the calling thread.
+typedef struct tiffin_prepare_options {
+    size_t struct_size;
+    tiffin_backend backend;
+    // What simd keeps dense weights and tables in; the others keep F32. AS_STORED: the tensors' own format if they have
+    // one in which numbers can be kept; Q8_0 for other blocks; else F32.
+    tiffin_dtype weights, tables;
+    // Not 0: simd multiplies activations as they are. 0: it rounds them beside weights of Q8_0, Q4_0, Q4_1 and BF16.
+    int32_t f32_activations;
+    const tiffin_executor* executor;  // who packs the weights; NULL: the calling thread
+    // Told, on the calling thread, how many bytes of the tensors are prepared, of how many; NULL: nobody. As `run`, it
+    // never throws.
+    void (*progress)(void* user, size_t done, size_t bytes);
+    void* progress_user;
+} tiffin_prepare_options;
+
+// An option of a block, as in the metadata of layer files: {"block", "stem"} (docs/layer_files.md).
+typedef struct tiffin_block_option {
+    const char* key;
+    const char* value;
+} tiffin_block_option;
+
+// A tensor somebody else owns: row-major, dense, at any alignment; sizes outermost first, rank 0 to 4. The sizes count
+// numbers, also of blocks, whose last axis is whole blocks.
+typedef struct tiffin_tensor {
+    const char* name;
+    const void* data;
+    tiffin_dtype type;
+    size_t rank;
+    size_t shape[4];
+} tiffin_tensor;
+
+// ---- models ----
+
+// A model: a GGUF file, the first of a split one, or a checkpoint's folder or config.json (docs/models.md).
+typedef struct tiffin_model tiffin_model;
+
+// Opens a model.
+// Errors: FILE, OPTION (an architecture that is not known), ARGUMENT. Cost: that of the headers.
+TIFFIN_C_API tiffin_error* tiffin_model_open(const char* path, tiffin_model** model);
+// Layers, by index from 0 on; 0 for NULL.
+TIFFIN_C_API size_t tiffin_model_layers(const tiffin_model* model);
+// The architecture as the file says it; "" for NULL. It lives as long as the model.
+TIFFIN_C_API const char* tiffin_model_architecture(const tiffin_model* model);
+// Frees a model; NULL is none. Its layers keep what they read of it.
+TIFFIN_C_API void tiffin_model_free(tiffin_model* model);
+
+// ---- layers ----
+
+// A block with its weights, ready to run: y = block(x, inputs).
+typedef struct tiffin_layer tiffin_layer;
+
+// Prepares the FFN of a layer of a model, without the norms around it and the residual. NULL options are the defaults.
+// Errors: those of a file and of its tensors, naming the file's tensor; OPTION for an index that there is not.
+// Cost: one pass over the layer's weights, and a packed copy of them in simd.
+TIFFIN_C_API tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t index,
+                                              const tiffin_prepare_options* options, tiffin_layer** layer);
+// Reads a layer file (docs/layer_files.md) and prepares its block. NULL options are the defaults.
+// Errors: FILE, and those of tiffin_layer_make with the path before the rest. Cost: one read of the file, and the same.
+TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* options,
+                                             tiffin_layer** layer);
+// Prepares a block of given tensors by the names that layer files have. NULL options are the defaults.
+// Lifetime: the memory of the tensors that tiffin_layer_in_place names must outlive the layer; all other given memory,
+//   the names and the options too, may be freed.
+// Errors: OPTION for an unknown or missing block or option; MISSING_TENSOR, UNUSED_TENSOR, DUPLICATE_TENSOR, DTYPE,
+//   SHAPE, VALUE, naming the tensor; ARGUMENT.
+// Cost: one pass over the weights, and a packed copy of them in simd; no copy of tables kept as they are stored.
+//
+//     tiffin_block_option block = {"block", "mlp"};
+//     tiffin_tensor tensors[] = {{"up_proj.weight", up, TIFFIN_DTYPE_F32, 2, {d_ff, d_model}},
+//                                {"down_proj.weight", down, TIFFIN_DTYPE_F32, 2, {d_model, d_ff}}};
+//     tiffin_error* error = tiffin_layer_make(&block, 1, tensors, 2, NULL, &layer);
+TIFFIN_C_API tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_count,
+                                             const tiffin_tensor* tensors, size_t tensor_count,
+                                             const tiffin_prepare_options* options, tiffin_layer** layer);
+// Frees a layer; NULL is none.
+TIFFIN_C_API void tiffin_layer_free(tiffin_layer* layer);
+
+// Features of a token's row in x and y. These of NULL are 0.
+TIFFIN_C_API size_t tiffin_layer_d_model(const tiffin_layer* layer);
+// Hidden features, of the first part that has some.
+TIFFIN_C_API size_t tiffin_layer_d_ff(const tiffin_layer* layer);
+// Experts of each token, of the outermost part that routes; 0 where nothing does.
+TIFFIN_C_API size_t tiffin_layer_choices(const tiffin_layer* layer);
+// Not 0 where calls need token ids.
+TIFFIN_C_API int tiffin_layer_reads_token_ids(const tiffin_layer* layer);
+// Not 0 where calls need the residual stream.
+TIFFIN_C_API int tiffin_layer_reads_residual(const tiffin_layer* layer);
+// Features of a row of per_layer_input; 0 where it is not read.
+TIFFIN_C_API size_t tiffin_layer_per_layer_input_width(const tiffin_layer* layer);
+// The name of tensor i of those that the layer goes on reading where they were given; NULL after the last of them.
+TIFFIN_C_API const char* tiffin_layer_in_place(const tiffin_layer* layer, size_t i);
+// Bytes of a workspace in which `tokens` tokens run in one piece, with `workers` tasks at a time. A smaller one makes
+// a call use fewer workers, and then run in pieces; the result is the same. Layers may share one, a call at a time.
+TIFFIN_C_API size_t tiffin_layer_workspace_bytes(const tiffin_layer* layer, size_t tokens, size_t workers);
+
+// An expert picked for a token, and what its value is multiplied with.
+typedef struct tiffin_choice {
+    int32_t expert;
+    float weight;
+} tiffin_choice;
+
+// What a call brings. Matrices are row-major f32, a token a row; a stride counts floats from row to row, 0: no gap.
+typedef struct tiffin_call {
+    size_t struct_size;
+    size_t tokens;
+    const float* x;  // (tokens, d_model)
+    size_t x_stride;
+    const int32_t* token_ids;  // (tokens); may be NULL where the layer does not read them
+    const float* residual;     // (tokens, d_model); likewise
+    size_t residual_stride;
+    const float* per_layer_input;  // (tokens, per_layer_input_width); likewise
+    size_t per_layer_input_stride;
+    float* y;  // (tokens, d_model); x itself, or apart from every input
+    size_t y_stride;
+    tiffin_choice*
+        routes;       // (tokens, choices), best first: whom the layer chose is written here; may be NULL
+    void* workspace;  // at any alignment
+    size_t workspace_bytes;
+    const tiffin_executor* executor;  // NULL: the calling thread
+} tiffin_call;
+
+// Runs a layer: y = block(x, inputs).
+// Numerics: in simd a token's output is the same to the bit whatever its batch, workspace and number of threads.
+// Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT; found before y is written. Cost: no allocation but of an error.
+TIFFIN_C_API tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* call);
+
+#if defined(__cplusplus)
+}
+#endif

