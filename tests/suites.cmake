@@ -55,6 +55,7 @@ tiffin_suite(format/given_formats
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
                        format/iq4_xs.hpp format/mxfp4.hpp)
 tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
+tiffin_suite(block/linear TESTS block/linear.hpp block/branch.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----

@@ -21,6 +21,7 @@
 #include <tiffin/block/branch.hpp>
 #include <tiffin/block/delayed.hpp>
 #include <tiffin/block/ffn.hpp>
+#include <tiffin/block/linear.hpp>
 #include <tiffin/block/mixture.hpp>
 #include <tiffin/block/modulated.hpp>
 #include <tiffin/block/on_residual.hpp>

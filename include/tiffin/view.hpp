@@ -61,10 +61,12 @@ concept span_like = std::ranges::contiguous_range<M> && std::ranges::sized_range
 
 // `given` as rows of `width` numbers. T is float or const float.
 template <class T, class M>
-result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
+result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name,
+                               const char* width_name = "d_model") {
     using bare = std::remove_cvref_t<M>;
     const auto wrong_width = [&](std::size_t cols) {
-        return failure(errc::size, name, "has rows of ", cols, " numbers; the layer's d_model is ", width);
+        return failure(errc::size, name, "has rows of ", cols, " numbers; the layer's ", width_name, " is ",
+                       width);
     };
     const auto checked = [&](const matrix_view<T>& rows) -> result<matrix_view<T>> {
         if (rows.cols != width) return wrong_width(rows.cols);
@@ -98,7 +100,8 @@ result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name) {
                       "matrix or map of float; or it is y and const");
         const std::size_t size = std::ranges::size(given);
         if (size % width != 0)
-            return failure(errc::size, name, "has ", size, " numbers, not a multiple of d_model = ", width);
+            return failure(errc::size, name, "has ", size, " numbers, not a multiple of ", width_name, " = ",
+                           width);
         return matrix_view<T>{std::ranges::data(given), size / width, width, width};
     }
 }

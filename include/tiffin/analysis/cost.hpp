@@ -63,7 +63,7 @@ template <block_policy Block>
 constexpr double elementwise_cost(const Block& block, const block_shape& sizes) {
     double total = 0;
     sized_walk<no_prefix> walk;
-    walk.visit_sources(block, walk.whole(sizes, {}), [&](const auto& source, const auto& at) {
+    walk.visit_sources(block, walk.whole(block, sizes, {}), [&](const auto& source, const auto& at) {
         using source_type = std::remove_cvref_t<decltype(source)>;
         double flops = 0;
         if constexpr (requires { source.flops(); }) flops += source.flops();

@@ -29,11 +29,13 @@ result<binding> bind_weights(const Block& block, const weights& given, const pre
     if (const status s = detail::check_given(given); !s) return s.failure();
     detail::binder from(given, how.formats);
     binding bound;
-    if (const status s = from.bind(block, from.outermost(), bound.tree); !s) return s.failure();
+    const detail::bind_place whole = from.outermost<Block>();
+    if (const status s = from.bind(block, whole, bound.tree); !s) return s.failure();
     if (const status s = from.settle(bound.tree); !s) return s.failure();
     if (const status s = from.check_all_used(); !s) return s.failure();
     bound.needs = std::move(from.needs());
-    bound.needs.d_model = bound.tree.width;
+    bound.needs.d_model = from.sizes()[whole.d_model];
+    bound.needs.outputs = bound.tree.width;
     bound.needs.d_ff = from.sizes().first("d_ff") != 0 ? from.sizes().first("d_ff") : bound.tree.width;
     bound.how = how;
     if (bound_node* const recorded = detail::recorded_node(bound.tree)) {

@@ -51,14 +51,11 @@ public:
         }
     }
     // The place of a whole block.
+    template <class Block = void>
     [[nodiscard]] bind_place outermost() {
         const size_id d_model = sizes_.fresh("d_model", "");
-        return {.prefix = "",
-                .role = "",
-                .width = d_model,
-                .input = d_model,
-                .d_model = d_model,
-                .vocab = sizes_.fresh("vocab", "")};
+        const size_id width = own_width_block<Block> ? sizes_.fresh("outputs", "") : d_model;
+        return {"", "", width, d_model, d_model, sizes_.fresh("vocab", "")};
     }
     [[nodiscard]] sizes_told& sizes() noexcept { return sizes_; }
     [[nodiscard]] call_needs& needs() noexcept { return needs_; }

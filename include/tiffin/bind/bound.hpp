@@ -42,6 +42,7 @@ struct call_needs {
     std::vector<gathered_table> gathered;
     std::vector<std::string> in_place;  // tensors that the layer goes on reading where they were given
     std::size_t d_model = 0;
+    std::size_t outputs = 0;      // of a row of y; d_model but for a block with a width of its own
     std::size_t d_ff = 0;         // of the first ffn; d_model where there is none
     std::size_t given_width = 0;  // of per_layer_input; 0: not read
     std::size_t choices = 0;  // experts per token of the part whose routes are recorded; 0: nothing routes

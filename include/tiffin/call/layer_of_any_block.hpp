@@ -48,6 +48,8 @@ public:
     }
 
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    // The width of y: d_model, but for a block with a width of its own (linear).
+    [[nodiscard]] std::size_t outputs() const noexcept { return needs_.outputs; }
     // Of the first ffn; d_model where there is none.
     [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
     // Experts a token of the outermost part that routes; 0 where nothing does.
@@ -72,7 +74,7 @@ public:
                     executor_ref execute = serially) const {
         auto in = as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
-        auto out = as_rows<float>(y, d_model(), "y");
+        auto out = as_rows<float>(y, outputs(), "y", outputs() == d_model() ? "d_model" : "outputs");
         if (!out) return out.failure();
         return run(*in, inputs, *out, memory, execute);
     }

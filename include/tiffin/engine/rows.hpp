@@ -207,7 +207,8 @@ template <target Target, block_policy Block>
 class layer_rows {
 public:
     layer_rows(const Block& block, const binding& bound, typename Target::preparation& how)
-        : d_model_(bound.needs.d_model), rows_(block, bound.tree, {d_model_, d_model_, d_model_}, how) {}
+        : d_model_(bound.needs.d_model),
+          rows_(block, bound.tree, {bound.needs.outputs, d_model_, d_model_}, how) {}
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         typename Target::arena areas;
         Target::lay_out_inputs(areas, tokens, d_model_);

@@ -149,6 +149,12 @@ concept repeating_source = detail::has_role<S, mixture_role> || detail::has_role
 template <class B>
 concept block_policy = source_policy<B>;
 
+// A block that is not as wide as the model where it stands alone: `static constexpr bool own_width = true`.
+template <class B>
+concept own_width_block = block_policy<B> && requires {
+    requires B::own_width;
+};
+
 // How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
 // rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there
 // is one, rounds a block of activations, which are not stored and so have no `largest`.

@@ -26,6 +26,7 @@ struct block_shape {
     std::array<std::size_t, 2> inner{{1, 1}};
     std::size_t choices = 1;
     const block_shape* parts = nullptr;
+    std::size_t outputs = 0;  // of a block with a width of its own
 
     [[nodiscard]] constexpr const block_shape& part(std::size_t i) const noexcept {
         return parts ? parts[i] : *this;
@@ -103,10 +104,12 @@ public:
             }
         }
     }
-    static constexpr place whole(const block_shape& sizes, const Prefix& prefix) {
+    template <class Block>
+    static constexpr place whole(const Block&, const block_shape& sizes, const Prefix& prefix) {
         place at{};
         at.prefix = prefix;
         at.width = at.input = at.d_model = sizes.d_model;
+        if (own_width_block<Block>) at.width = sizes.outputs;
         return with_sizes(at, sizes);
     }
 
@@ -142,7 +145,7 @@ template <block_policy Block, class Prefix, class Visit>
 constexpr void visit_tensors(const Block& block, const block_shape& sizes, const Prefix& prefix,
                              const Visit& visit) {
     detail::sized_walk<Prefix> walk;
-    walk.visit_sources(block, walk.whole(sizes, prefix), [&](const auto& source, const auto& at) {
+    walk.visit_sources(block, walk.whole(block, sizes, prefix), [&](const auto& source, const auto& at) {
         using source_type = std::remove_cvref_t<decltype(source)>;
         [&]<class... Tensors>(tensor_list<Tensors...>) {
             [[maybe_unused]] const auto one = [&]<class Tensor>(std::type_identity<Tensor>) {

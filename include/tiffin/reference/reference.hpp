@@ -45,7 +45,7 @@ struct reference {
         // Numbers of scratch that evaluate_token() needs.
         [[nodiscard]] std::size_t scratch() const noexcept { return scratch_; }
 
-        // One token without rounding: x, y (d_model).
+        // One token without rounding: x (d_model), y (outputs).
         void evaluate_token(token_arguments<Scalar> token, const Scalar* x, Scalar* y,
                             Scalar* scratch) const {
             token.d_model = needs_.d_model;
@@ -58,13 +58,13 @@ struct reference {
         }
         [[nodiscard]] std::size_t numbers_per_worker() const noexcept {
             const call_needs& needs = needs_;
-            return 3 * needs.d_model + needs.given_width + 2 * needs.choices + scratch_;
+            return 2 * needs.d_model + needs.outputs + needs.given_width + 2 * needs.choices + scratch_;
         }
         void one_token(const call_arguments& call, std::size_t t, Scalar* memory) const {
             const std::size_t d = needs_.d_model, choices = needs_.choices;
             Scalar* const x = memory;
             Scalar* const y = x + d;
-            Scalar* const residual = y + d;
+            Scalar* const residual = y + needs_.outputs;
             Scalar* const given = residual + d;
             Scalar* const routes = given + needs_.given_width;
             token_arguments<Scalar> token{call.token_id(t)};
@@ -82,7 +82,7 @@ struct reference {
             token.carried_is_due = call.carried_is_due;
             if (call.routes != nullptr) token.routes = reinterpret_cast<choice<Scalar>*>(routes);
             evaluate_token(token, x, y, routes + 2 * choices);
-            for (std::size_t i = 0; i < d; ++i) call.to.row(t)[i] = static_cast<float>(y[i]);
+            for (std::size_t i = 0; i < needs_.outputs; ++i) call.to.row(t)[i] = static_cast<float>(y[i]);
             if (call.routes != nullptr)
                 for (std::size_t i = 0; i < choices; ++i)
                     call.routes[t * choices + i] = {token.routes[i].expert,

@@ -29,6 +29,8 @@ public:
           keep_(std::move(keep)) {}
 
     [[nodiscard]] std::size_t d_model() const noexcept { return held_->needs().d_model; }
+    // The width of y: d_model, but for a block with a width of its own (linear).
+    [[nodiscard]] std::size_t outputs() const noexcept { return held_->needs().outputs; }
     [[nodiscard]] std::size_t d_ff() const noexcept { return held_->needs().d_ff; }
     // Experts a token of the outermost part that routes; 0 where nothing does.
     [[nodiscard]] std::size_t choices() const noexcept { return held_->needs().choices; }
@@ -53,7 +55,7 @@ public:
         if (!held_) return failure(errc::empty, "layer", "holds nothing: it was moved from, or made empty");
         auto in = detail::as_rows<const float>(x, d_model(), "x");
         if (!in) return in.failure();
-        auto out = detail::as_rows<float>(y, d_model(), "y");
+        auto out = detail::as_rows<float>(y, outputs(), "y", outputs() == d_model() ? "d_model" : "outputs");
         if (!out) return out.failure();
         return held_->call(*in, inputs, *out, memory, execute);
     }

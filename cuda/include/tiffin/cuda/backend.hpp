@@ -61,6 +61,10 @@ class layer<Block, cuda<Format>> {
     static_assert(block_policy<Block>,
                   "tiffin: prepare<Block>(weights, cuda{stream}): Block is not a block; write "
                   "ffn<gate<silu>, ...>");
+    static_assert(
+        !own_width_block<Block>,
+        "tiffin: prepare<Block>(weights, cuda{stream}): the device computes blocks that are as wide as "
+        "the model; cuBLASLt multiplies by a single weight");
 
 public:
     using storage = typename Format::storage;
