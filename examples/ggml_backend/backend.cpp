@@ -169,21 +169,26 @@ private:
                 static_cast<std::size_t>(t->ne[0]), t->nb[1] / sizeof(float)};
     }
     bool call(const tiffin::any_layer& layer, const tiffin::matrix_view<const float>& x,
-              const tiffin::matrix_view<float>& y) {
+              const tiffin::matrix_view<float>& y, const tiffin::matrix_view<const float>& residual = {}) {
         const std::size_t bytes = layer.workspace_bytes(x.rows, team_.concurrency());
         if (workspace_.size() < bytes) workspace_ = tiffin::workspace(bytes);
-        const tiffin::status done =
-            layer.try_call(x, tiffin::token_inputs{}, y, std::span<std::byte>(workspace_), team_);
+        const tiffin::status done = layer.try_call(x, tiffin::token_inputs{.residual = residual}, y,
+                                                   std::span<std::byte>(workspace_), team_);
         if (!done) GGML_LOG_ERROR("tiffin: %s\n", done.failure().message().c_str());
         return done.ok();
     }
     bool run_dense(const ffn_nodes& block, const tiffin::any_layer& layer) {
-        const auto x = rows_of(block.x), y = rows_of(block.y);
-        const tiffin::matrix_view<const float> from{x.data, x.rows, x.cols, x.stride};
-        if (!tiffin::detail::matrices_overlap(from, y)) return call(layer, from, y);
-        // ggml may have put y where x lies, as a product of its own would have read x before.
+        const tiffin::matrix_view<const float> x = rows_of(block.x);
+        tiffin::matrix_view<const float> residual;
+        if (block.residual != nullptr) residual = rows_of(block.residual);
+        const auto y = rows_of(block.y);
+        // ggml may have put y where an input lies: row by row that is allowed, shifted it is not.
+        const auto apart = [&](const tiffin::matrix_view<const float>& in) {
+            return tiffin::detail::is_same_matrix(in, y) || !tiffin::detail::matrices_overlap(in, y);
+        };
+        if (apart(x) && apart(residual)) return call(layer, x, y, residual);
         rows_.resize(y.rows * y.cols);
-        if (!call(layer, from, {rows_.data(), y.rows, y.cols, y.cols})) return false;
+        if (!call(layer, x, {rows_.data(), y.rows, y.cols, y.cols}, residual)) return false;
         for (std::size_t t = 0; t < y.rows; ++t)
             std::copy_n(rows_.data() + t * y.cols, y.cols, y.data + t * y.stride);
         return true;
@@ -252,7 +257,9 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) try {
 void keep_inputs(ggml_backend_t, ggml_cgraph* graph, ggml_backend_graph_optimize_params* params) {
     for (int i = 0; i < graph->n_nodes;) {
         const auto block = ffn_reader(graph, i).read();
-        if (block) params->add_alloc_dep(params->user_data, const_cast<ggml_tensor*>(block->x), block->y);
+        for (const ggml_tensor* in : {block ? block->x : nullptr, block ? block->residual : nullptr})
+            if (in != nullptr)
+                params->add_alloc_dep(params->user_data, const_cast<ggml_tensor*>(in), block->y);
         i += block ? block->count : 1;
     }
 }
@@ -346,7 +353,8 @@ bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
         case GGML_OP_MUL_MAT_ID: return is_product(node);
         // Asked for a bias by itself, when a model is loaded, what it is added to is not known.
         case GGML_OP_ADD:
-            return is_projection(node) || (node->src[0]->op == GGML_OP_NONE && is_bias(node->src[1]));
+            return is_projection(node) || is_residual_sum(node) ||
+                   (node->src[0]->op == GGML_OP_NONE && is_bias(node->src[1]));
         case GGML_OP_GLU:
         case GGML_OP_UNARY: return is_hidden(node);
         default: return false;

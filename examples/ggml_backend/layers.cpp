@@ -7,6 +7,8 @@
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/gate.hpp>
 #include <tiffin/source/none.hpp>
+#include <tiffin/source/residual.hpp>
+#include <tiffin/source/sum.hpp>
 
 #include <string>
 #include <utility>
@@ -20,8 +22,8 @@ void add(tiffin::weights& to, const std::string& name, const projection& given) 
 }
 
 template <class Block>
-tiffin::result<tiffin::any_layer> prepare_as(const Block& block, const tiffin::weights& given,
-                                             tiffin::executor_ref execute) {
+tiffin::result<tiffin::any_layer> prepare_block(const Block& block, const tiffin::weights& given,
+                                                tiffin::executor_ref execute) {
     const tiffin::simd<tiffin::any_format> backend{.weights = tiffin::kept_as_given};
     tiffin::prepare_options how{.tokens = 0};
     how.execute = execute;
@@ -30,18 +32,26 @@ tiffin::result<tiffin::any_layer> prepare_as(const Block& block, const tiffin::w
     return tiffin::any_layer(*std::move(made));
 }
 
+// With the residual added, where there is one.
+template <class Block>
+tiffin::result<tiffin::any_layer> prepare_branch(const Block& block, const ffn& of,
+                                                 const tiffin::weights& given, tiffin::executor_ref execute) {
+    if (!of.residual) return prepare_block(block, given, execute);
+    return prepare_block(tiffin::sum<Block, tiffin::residual>{{block, {}}}, given, execute);
+}
+
 }  // namespace
 
 tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref execute) {
-    const tiffin::gate<tiffin::any_activation> gate{{block.activation}};
+    using any_gate = tiffin::gate<tiffin::any_activation>;
+    const any_gate gate{{block.activation}};
     tiffin::weights given;
     add(given, "down_proj", block.down);
     add(given, "up_proj", block.up);
     if (block.gate.weight.data == nullptr)
-        return prepare_as(tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::none>{gate}, given,
-                          execute);
+        return prepare_branch(tiffin::ffn<any_gate, tiffin::none>{gate}, block, given, execute);
     add(given, "gate_proj", block.gate);
-    return prepare_as(tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::dense>{gate}, given, execute);
+    return prepare_branch(tiffin::ffn<any_gate, tiffin::dense>{gate}, block, given, execute);
 }
 
 const char* instruction_set() noexcept {

@@ -15,10 +15,12 @@ struct projection {
     const float* bias = nullptr;
 };
 
-// y = down (phi(gate x) * up x), or down phi(up x) where there is no gate.
+// y = down (phi(gate x) * up x), or down phi(up x) where there is no gate; plus the residual of the call where one is
+// added.
 struct ffn {
     projection gate, up, down;
     tiffin::activation_kind activation = tiffin::activation_kind::silu;
+    bool residual = false;
 };
 
 // Packs the weights, by the threads of `execute`. Errors: those of tiffin::try_prepare().

@@ -89,6 +89,13 @@ inline bool is_projection(const ggml_tensor* node) {
     return is_product(node) || (node->op == GGML_OP_ADD && is_product(node->src[0]) &&
                                 node->src[0]->op == GGML_OP_MUL_MAT && is_bias(node->src[1]));
 }
+// The residual added to a down projection.
+inline bool is_residual_sum(const ggml_tensor* node) {
+    if (node->op != GGML_OP_ADD || !is_projection(node->src[0]) || is_projection(node)) return false;
+    const ggml_tensor* const down = node->src[0]->op == GGML_OP_ADD ? node->src[0]->src[0] : node->src[0];
+    return down->op == GGML_OP_MUL_MAT && part_of(down->src[0], ".weight") == part::down &&
+           ggml_are_same_shape(node, node->src[1]) && is_rows_of_f32(node->src[1]);
+}
 inline bool is_hidden(const ggml_tensor* node) {
     return activation_of(node) && node->src[0] != nullptr && is_projection(node->src[0]) &&
            (node->op != GGML_OP_GLU || (node->src[1] != nullptr && is_projection(node->src[1])));
@@ -98,7 +105,8 @@ inline bool is_hidden(const ggml_tensor* node) {
 struct ffn_nodes {
     int first = 0, count = 0;
     const ggml_tensor* x = nullptr;
-    const ggml_tensor* experts = nullptr;  // (chosen per token, tokens) of i32, or null
+    const ggml_tensor* residual = nullptr;  // what is added to the block's result, or null
+    const ggml_tensor* experts = nullptr;   // (chosen per token, tokens) of i32, or null
     ggml_tensor* y = nullptr;
     std::array<const ggml_tensor*, 3> weights{};  // gate (null where there is none), up, down
     std::array<const ggml_tensor*, 3> biases{};
@@ -112,18 +120,18 @@ public:
     ffn_reader(const ggml_cgraph* graph, int first) : graph_(graph), first_(first) {}
 
     std::optional<ffn_nodes> read() {
-        constexpr int most = 7;  // three products with biases and a GLU
-        found_.first = first_;
         for (int i = first_; i < std::min(first_ + most, graph_->n_nodes); ++i) {
             ggml_tensor* const node = graph_->nodes[i];
             if (!is_projection(node) && !is_hidden(node)) return std::nullopt;
-            found_.count = i - first_ + 1;
-            if (ends_here(node, i)) return read_back(node) ? std::optional(found_) : std::nullopt;
+            if (!ends_here(node, i)) continue;
+            return read_branch(node, i) || read_block(node, i) ? std::optional(found_) : std::nullopt;
         }
         return std::nullopt;
     }
 
 private:
+    static constexpr int most = 8;  // three products with biases, a GLU, the residual
+
     static const ggml_tensor* product_of(const ggml_tensor* projection) {
         return projection->op == GGML_OP_ADD ? projection->src[0] : projection;
     }
@@ -141,10 +149,29 @@ private:
         if (taken_++ == 0) found_.experts = ids;
         return found_.experts == ids;
     }
-    bool read_back(ggml_tensor* y) {
+    // The block that ends at node `last`, with the residual behind it.
+    bool read_branch(ggml_tensor* down, int last) {
+        if (last + 1 == graph_->n_nodes) return false;
+        ggml_tensor* const sum = graph_->nodes[last + 1];
+        if (!is_residual_sum(sum) || sum->src[0] != down) return false;
+        begin(last + 2);
+        found_.residual = sum->src[1];
+        return read_back(down, sum);
+    }
+    bool read_block(ggml_tensor* down, int last) {
+        begin(last + 1);
+        return read_back(down, down);
+    }
+    void begin(int end) {
+        found_ = {};
+        found_.first = first_;
+        found_.count = end - first_;
+        taken_ = 0;
+    }
+    bool read_back(ggml_tensor* down, ggml_tensor* y) {
         found_.y = y;
-        const ggml_tensor* const hidden = product_of(y)->src[1];
-        if (!take(y, 2) || !is_hidden(hidden) || !is_rows_of_f32(y)) return false;
+        const ggml_tensor* const hidden = product_of(down)->src[1];
+        if (!take(down, 2) || !is_hidden(hidden) || !is_rows_of_f32(y)) return false;
         found_.activation = *activation_of(hidden);
         if (hidden->op == GGML_OP_GLU) {
             if (!take(hidden->src[0], 0) || !take(hidden->src[1], 1)) return false;
@@ -157,7 +184,7 @@ private:
     }
     // Whether its nodes are those from the first on, and no more: what came before may be gone.
     bool is_complete() const {
-        int nodes = 1;  // the hidden values
+        int nodes = 1 + (found_.residual != nullptr);  // 1: the hidden values
         for (std::size_t i = 0; i < 3; ++i)
             nodes += (found_.weights[i] != nullptr) + (found_.biases[i] != nullptr);
         return nodes == found_.count;
@@ -165,13 +192,15 @@ private:
     bool shapes_fit() const {
         const ggml_tensor *up = found_.weights[1], *down = found_.weights[2], *gate = found_.weights[0];
         const bool experts = found_.experts != nullptr;
-        if (experts && (found_.experts->type != GGML_TYPE_I32 || found_.biases[2] != nullptr)) return false;
+        if (experts && (found_.experts->type != GGML_TYPE_I32 || found_.biases[2] != nullptr ||
+                        found_.residual != nullptr))
+            return false;
         return up->ne[0] == down->ne[1] && up->ne[1] == down->ne[0] && up->ne[2] == down->ne[2] &&
                (gate == nullptr || ggml_are_same_shape(gate, up));
     }
     bool nothing_else_reads() const {
-        std::array<int, 8> places{};
-        std::array<ggml_op, 8> ops{};
+        std::array<int, most> places{};
+        std::array<ggml_op, most> ops{};
         for (int i = 0; i < found_.count; ++i) {
             places[static_cast<std::size_t>(i)] = first_ + i;
             ops[static_cast<std::size_t>(i)] = graph_->nodes[first_ + i]->op;

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,9 +43,12 @@ public:
     // The layers of a block, prepared at the first call. Threads: any.
     const held_ffn& of(const ffn_nodes& nodes, tiffin::executor_ref execute) {
         const std::lock_guard lock(mutex_);
-        const key of_block{{nodes.weights[0] ? nodes.weights[0]->data : nullptr, nodes.weights[1]->data,
-                            nodes.weights[2]->data},
-                           nodes.activation};
+        const auto data_of = [](const ggml_tensor* t) -> const void* {
+            return t != nullptr ? t->data : nullptr;
+        };
+        const key of_block{{data_of(nodes.weights[0]), data_of(nodes.weights[1]), data_of(nodes.weights[2])},
+                           nodes.activation,
+                           nodes.residual != nullptr};
         const auto at = held_.find(of_block);
         if (at != held_.end()) return at->second;
         return held_.emplace(of_block, make(nodes, execute)).first->second;
@@ -56,7 +60,7 @@ public:
     }
 
 private:
-    using key = std::pair<std::array<const void*, 3>, tiffin::activation_kind>;
+    using key = std::tuple<std::array<const void*, 3>, tiffin::activation_kind, bool>;
 
     static projection expert_of(const ffn_nodes& nodes, std::size_t place, std::size_t expert) {
         const ggml_tensor* const weight = nodes.weights[place];
@@ -71,9 +75,9 @@ private:
         held_ffn made;
         const auto experts = static_cast<std::size_t>(nodes.weights[1]->ne[2]);
         for (std::size_t e = 0; e < experts; ++e) {
-            auto layer = prepare(
-                {expert_of(nodes, 0, e), expert_of(nodes, 1, e), expert_of(nodes, 2, e), nodes.activation},
-                execute);
+            auto layer = prepare({expert_of(nodes, 0, e), expert_of(nodes, 1, e), expert_of(nodes, 2, e),
+                                  nodes.activation, nodes.residual != nullptr},
+                                 execute);
             if (!layer) {
                 GGML_LOG_WARN("tiffin: %s is left to the CPU backend: %s\n", nodes.weights[2]->name,
                               layer.failure().message().c_str());

@@ -386,6 +386,28 @@ TEST_CASE("what is no whole block is left to the CPU backend") {
     CHECK(log_text.find("none of the 6 products") != std::string::npos);
 }
 
+TEST_CASE("the residual is added where the block is computed") {
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q4_1}) {
+        const model m(glu_weights(type));
+        for (const std::size_t tokens : {1u, 9u}) {
+            const numbers x = random_numbers(tokens * d, 5);
+            outcome made;
+            const std::string said = counts_of([&] {
+                made = run(
+                    [&](ggml_context* c, ggml_tensor* in) {
+                        return ggml_add(c, build_glu(c, m, in, GGML_GLU_OP_SWIGLU), in);
+                    },
+                    x, d);
+            });
+            CHECK(made.splits == 3);
+            CHECK(said.find("2 feed-forward blocks computed, 0 nodes left") != std::string::npos);
+            std::vector<double> wanted = ffn_rows(m, GGML_GLU_OP_SWIGLU, x, d, f);
+            for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(x[i]);
+            CHECK(error_of(made.y, wanted) <= (type == GGML_TYPE_F32 ? f32_error : q8_error));
+        }
+    }
+}
+
 TEST_CASE("no tokens") {
     const model m(glu_weights(GGML_TYPE_F32));
     backend_ptr ours(ggml_backend_dev_init(device, nullptr));
