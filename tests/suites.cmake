@@ -154,6 +154,7 @@ tiffin_suite(io/gguf_writer AS_PRESET TESTS io/gguf_value_bytes.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
 tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                                       io/checkpoint_config.hpp io/checkpoint_layers.hpp io/described_layer.hpp)
+tiffin_suite(io/side_file AS_PRESET)
 tiffin_suite(io/table_file AS_PRESET)
 tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
                                            runtime/any_block.hpp)

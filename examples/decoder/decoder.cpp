@@ -2,6 +2,7 @@
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
+#include <tiffin/io/side_file.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -34,7 +35,7 @@
 namespace {
 
 struct arguments {
-    std::string model, prompt, text, dump;
+    std::string model, side, prompt, text, dump;
     std::size_t tokens = 64, context = 512, threads = std::max(1u, std::thread::hardware_concurrency());
     std::optional<std::size_t> chunks;
     std::string backend = "simd";
@@ -65,15 +66,21 @@ std::string read_text(const std::string& path) {
     return text;
 }
 
-// The FFN of a layer, as it is in the file.
-tiffin::any_layer open_ffn(const arguments& args, const tiffin::io::model& model, std::size_t i,
-                           tiffin::executor_ref execute) {
+// The FFN of a layer: as it is in the file, or with what a side file puts around it.
+tiffin::any_layer open_ffn(const arguments& args, const tiffin::io::model& model,
+                           const tiffin::io::side_file* side, std::size_t i, tiffin::executor_ref execute) {
     const tiffin::prepare_options how{.tokens = 0, .execute = execute};
-    if (args.backend == "reference") return open_layer(model, i, tiffin::reference{}, how).or_throw();
-    if (args.backend == "eigen") return open_layer(model, i, tiffin::eigen{}, how).or_throw();
+    tiffin::io::described_layer block = model.layer(i).or_throw();
+    if (side != nullptr && side->layers().contains(i)) block = side->around(i, block).or_throw();
+    const auto load = [&](const auto& backend) {
+        auto made = load_layer(block, backend, how);
+        if (made) return *std::move(made);
+        throw std::runtime_error("layer " + std::to_string(i) + ": " + made.failure().message());
+    };
+    if (args.backend == "reference") return load(tiffin::reference{});
+    if (args.backend == "eigen") return load(tiffin::eigen{});
     const auto weights = args.weights ? tiffin::any_format{*args.weights} : tiffin::kept_as_given;
-    const simd_of_any_format backend{weights, {tiffin::dtype::f32}, {!args.exact_activations}};
-    return open_layer(model, i, backend, how).or_throw();
+    return load(simd_of_any_format{weights, {tiffin::dtype::f32}, {!args.exact_activations}});
 }
 
 // Collects what a prompt's tokens pass through.
@@ -198,13 +205,18 @@ std::string run(const arguments& args) {
     model_file file(args.model);
     const tokenizer words(file.file());
     const tiffin::io::model ffns = tiffin::io::model::open(args.model).or_throw();
+    std::optional<tiffin::io::side_file> side;
+    if (!args.side.empty()) side = tiffin::io::side_file::open(args.side).or_throw();
+    if (side && *side->layers().rbegin() >= ffns.layers())
+        return args.side + ": has something for layer " + std::to_string(*side->layers().rbegin()) +
+               "; the model has " + std::to_string(ffns.layers());
     std::optional<progress_bar> bar(std::in_place);
     language_model model(
         file,
         [&](std::size_t i) {
             bar->show(static_cast<double>(i) / static_cast<double>(ffns.layers()),
                       "layer " + std::to_string(i));
-            return open_ffn(args, ffns, i, team);
+            return open_ffn(args, ffns, side ? &*side : nullptr, i, team);
         },
         team);
     bar.reset();
@@ -226,6 +238,8 @@ int main(int argc, char** argv) {
         "Continues a prompt by a Llama-like model in a GGUF file, or prints the perplexity of a text. Every\n"
         "FFN is computed by tiffin. Architectures: llama, qwen2, qwen3, qwen3moe, gemma.");
     app.add_option("MODEL", args.model, "GGUF file")->required();
+    app.add_option("--side-file", args.side,
+                   "Safetensors file with tables for some of the layers (see docs/models.md)");
     app.add_option(
         "--prompt", args.prompt,
         "Text to continue, on the standard output; texts of control tokens in it become these tokens");

@@ -11,9 +11,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +32,19 @@
 
 namespace tiffin_in_ggml {
 namespace {
+
+// The side file that TIFFIN_SIDE_FILE names, or null.
+const tiffin::io::side_file* side_file() {
+    static const std::optional<tiffin::io::side_file> file = []() -> std::optional<tiffin::io::side_file> {
+        const char* const path = std::getenv("TIFFIN_SIDE_FILE");
+        if (path == nullptr || *path == 0) return std::nullopt;
+        auto opened = tiffin::io::side_file::open(path);
+        if (opened) return *std::move(opened);
+        GGML_LOG_ERROR("tiffin: %s; the model runs without it\n", opened.failure().message().c_str());
+        return std::nullopt;
+    }();
+    return file ? &*file : nullptr;
+}
 
 // ---- memory ----
 
@@ -128,6 +144,7 @@ public:
         ++calls_;
         int left = 0;  // nodes before i that the CPU backend is to compute
         for (int i = 0; i < graph->n_nodes;) {
+            if (is_embedding(graph->nodes[i])) note_tokens(*graph->nodes[i]);
             const auto block = ffn_reader(graph, i).read();
             if (block && leave(graph, i - left, i) && run(*block)) {
                 left = 0;
@@ -141,6 +158,27 @@ public:
     }
 
 private:
+    // The tokens of this graph, whose ids are overwritten before its blocks are computed.
+    void note_tokens(const ggml_tensor& embedding) {
+        const ggml_tensor& ids = *embedding.src[1];
+        const auto* const first = static_cast<const std::int32_t*>(ids.data);
+        token_ids_.assign(first, first + ggml_nelements(&ids));
+        vocabulary_ = static_cast<std::size_t>(embedding.src[0]->ne[1]);
+    }
+    // The ids of a block's rows; none where they cannot be told.
+    std::span<const std::int32_t> ids_of(const ffn_nodes& block) {
+        const auto rows = static_cast<std::size_t>(block.x->ne[1]);
+        if (rows == token_ids_.size()) return token_ids_;
+        const ggml_tensor* const chosen = chosen_rows(block.x);
+        if (chosen == nullptr || static_cast<std::size_t>(ggml_nelements(chosen)) != rows) return {};
+        chosen_ids_.clear();
+        for (std::size_t t = 0; t < rows; ++t) {
+            const auto i = static_cast<std::size_t>(static_cast<const std::int32_t*>(chosen->data)[t]);
+            if (i >= token_ids_.size()) return {};
+            chosen_ids_.push_back(token_ids_[i]);
+        }
+        return chosen_ids_;
+    }
     // Nodes first to last by the CPU backend.
     bool leave(ggml_cgraph* graph, int first, int last) {
         if (first == last) return true;
@@ -157,10 +195,11 @@ private:
         const ggml_backend_buffer_t buffer = block.weights[2]->buffer;
         if (buffer == nullptr || buffer->iface.get_base != base_of) return false;
         if (ggml_is_empty(block.y)) return true;
-        const held_ffn& held = memory_of(buffer)->of(block, team_);
+        const held_ffn& held = memory_of(buffer)->of(block, side_file(), vocabulary_, team_);
         if (held.layers.empty()) return false;
-        const bool ran =
-            block.experts == nullptr ? run_dense(block, held.layers[0]) : run_experts(block, held);
+        const bool ran = held.joined                ? run_joined(block, held.layers[0])
+                         : block.experts == nullptr ? run_dense(block, held.layers[0])
+                                                    : run_experts(block, held);
         blocks_ += ran ? 1 : 0;
         return ran;
     }
@@ -191,6 +230,30 @@ private:
         if (!call(layer, x, {rows_.data(), y.rows, y.cols, y.cols}, residual)) return false;
         for (std::size_t t = 0; t < y.rows; ++t)
             std::copy_n(rows_.data() + t * y.cols, y.cols, y.data + t * y.stride);
+        return true;
+    }
+    // With tables beside it. Not left to the CPU backend: that would be another model.
+    bool run_joined(const ffn_nodes& block, const tiffin::any_layer& layer) {
+        const tiffin::matrix_view<const float> x = rows_of(block.x);
+        const auto y = rows_of(block.y);
+        tiffin::token_inputs inputs{.token_ids = ids_of(block)};
+        if (inputs.token_ids.empty())
+            throw std::runtime_error(std::string(block.weights[2]->name) + ": the ids of its " +
+                                     std::to_string(x.rows) + " rows are not known");
+        if (layer.needs().residual) {
+            if (block.residual == nullptr)
+                throw std::runtime_error("the side file's block reads the residual");
+            inputs.residual = rows_of(block.residual);
+        }
+        rows_.resize(y.rows * y.cols);
+        const std::size_t bytes = layer.workspace_bytes(x.rows, team_.concurrency());
+        if (workspace_.size() < bytes) workspace_ = tiffin::workspace(bytes);
+        const tiffin::matrix_view<float> apart{rows_.data(), y.rows, y.cols, y.cols};
+        layer.try_call(x, inputs, apart, std::span<std::byte>(workspace_), team_).or_throw();
+        for (std::size_t t = 0; t < y.rows; ++t)
+            for (std::size_t j = 0; j < y.cols; ++j)
+                y.row(t)[j] =
+                    apart.row(t)[j] + (block.residual != nullptr ? rows_of(block.residual).row(t)[j] : 0.0f);
         return true;
     }
     // The rows of each expert's tokens, expert by expert.
@@ -238,6 +301,8 @@ private:
     tiffin::workspace workspace_;
     std::vector<float> rows_;
     std::vector<chosen_row> pairs_;
+    std::vector<std::int32_t> token_ids_, chosen_ids_;
+    std::size_t vocabulary_ = 0;
     std::size_t calls_ = 0, blocks_ = 0, left_ = 0;
 };
 
@@ -252,12 +317,17 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) try {
     return static_cast<context*>(backend->context)->compute(graph);
 } catch (const std::bad_alloc&) {
     return GGML_STATUS_ALLOC_FAILED;
+} catch (const std::exception& e) {
+    GGML_LOG_ERROR("tiffin: %s\n", e.what());
+    return GGML_STATUS_FAILED;
 }
 // x is read until y is written: ggml, which knows of products alone, would give its memory to y before.
 void keep_inputs(ggml_backend_t, ggml_cgraph* graph, ggml_backend_graph_optimize_params* params) {
     for (int i = 0; i < graph->n_nodes;) {
         const auto block = ffn_reader(graph, i).read();
-        for (const ggml_tensor* in : {block ? block->x : nullptr, block ? block->residual : nullptr})
+        // And so are the indices of its rows, where tables are beside it.
+        const ggml_tensor* const chosen = block && side_file() != nullptr ? chosen_rows(block->x) : nullptr;
+        for (const ggml_tensor* in : {block ? block->x : nullptr, block ? block->residual : nullptr, chosen})
             if (in != nullptr)
                 params->add_alloc_dep(params->user_data, const_cast<ggml_tensor*>(in), block->y);
         i += block ? block->count : 1;
@@ -355,6 +425,7 @@ bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
         case GGML_OP_ADD:
             return is_projection(node) || is_residual_sum(node) ||
                    (node->src[0]->op == GGML_OP_NONE && is_bias(node->src[1]));
+        case GGML_OP_GET_ROWS: return side_file() != nullptr && is_embedding(node);
         case GGML_OP_GLU:
         case GGML_OP_UNARY: return is_hidden(node);
         default: return false;

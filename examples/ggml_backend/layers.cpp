@@ -1,5 +1,7 @@
 #include "layers.hpp"
 
+#include "support/layer_files.hpp"
+
 #include <tiffin/activation/any_activation.hpp>
 #include <tiffin/block/ffn.hpp>
 #include <tiffin/call/prepare.hpp>
@@ -52,6 +54,32 @@ tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref
         return prepare_branch(tiffin::ffn<any_gate, tiffin::none>{gate}, block, given, execute);
     add(given, "gate_proj", block.gate);
     return prepare_branch(tiffin::ffn<any_gate, tiffin::dense>{gate}, block, given, execute);
+}
+
+tiffin::result<tiffin::any_layer> prepare_around(const tiffin::io::side_file& side, std::size_t layer,
+                                                 const ffn& block, std::size_t vocabulary,
+                                                 tiffin::executor_ref execute) {
+    const bool gated = block.gate.weight.data != nullptr;
+    const auto activation = tiffin::activation_names[static_cast<std::size_t>(block.activation)];
+    tiffin::io::described_layer own{
+        {{"block", gated ? "glu" : "mlp"}, {"activation", std::string(activation)}}, {}, {}};
+    add(own.tensors, "down_proj", block.down);
+    add(own.tensors, "up_proj", block.up);
+    if (gated) add(own.tensors, "gate_proj", block.gate);
+    const auto described = side.around(layer, own);
+    if (!described) return described.failure();
+    tiffin::prepare_options how{.tokens = 0};
+    how.execute = execute;
+    auto made = tiffin::io::load_layer(*described, simd_of_any_format{tiffin::kept_as_given, {}, {}}, how);
+    if (!made)
+        return tiffin::failure(made.failure().code, side.label(), "layer ", layer, ": ",
+                               made.failure().message());
+    for (const tiffin::table_size& table : made->needs().tables)
+        if (table.vocab != vocabulary)
+            return tiffin::failure(tiffin::errc::shape, side.label(), "layer ", layer, ": ", table.name,
+                                   " has ", table.vocab, " rows; the model's vocabulary has ", vocabulary,
+                                   " tokens");
+    return made;
 }
 
 const char* instruction_set() noexcept {

@@ -4,8 +4,11 @@
 #include <tiffin/activation/any_activation.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/io/side_file.hpp>
 #include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/tensor.hpp>
+
+#include <cstddef>
 
 namespace tiffin_in_ggml {
 
@@ -25,6 +28,11 @@ struct ffn {
 
 // Packs the weights, by the threads of `execute`. Errors: those of tiffin::try_prepare().
 tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref execute);
+// The same with what a side file puts around the block of a layer; no residual is added. Calls read token ids.
+// Errors: those of side_file::around() and of load_layer(); errc::shape for a table of another vocabulary.
+tiffin::result<tiffin::any_layer> prepare_around(const tiffin::io::side_file& side, std::size_t layer,
+                                                 const ffn& block, std::size_t vocabulary,
+                                                 tiffin::executor_ref execute);
 
 // The instruction set that the layers are compiled for.
 const char* instruction_set() noexcept;

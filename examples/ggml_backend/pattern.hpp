@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "ggml-impl.h"
 #include "ggml.h"
@@ -34,6 +36,32 @@ inline part part_of(const ggml_tensor* t, std::string_view ending) {
         if (of.ends_with(".ffn_down")) return part::down;
     }
     return part::none;
+}
+
+// The number in blk.7.ffn_down.weight.
+inline std::optional<std::size_t> layer_of(const ggml_tensor* weight) {
+    std::size_t layer = 0;
+    const std::string_view name = weight->name;
+    if (!name.starts_with("blk.")) return std::nullopt;
+    const auto [end, code] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+    return code == std::errc{} && end != name.data() + name.size() ? std::optional(layer) : std::nullopt;
+}
+
+// The rows of the tokens' embeddings: whose ids come with the graph.
+inline bool is_embedding(const ggml_tensor* node) {
+    return node->op == GGML_OP_GET_ROWS && std::string_view(node->src[0]->name) == "token_embd.weight" &&
+           node->src[1]->type == GGML_TYPE_I32;
+}
+// What chose the rows of x among those of the graph's tokens, a few nodes above it: indices, or null where all came.
+inline const ggml_tensor* chosen_rows(const ggml_tensor* x, int above = 6) {
+    if (x == nullptr || above == 0) return nullptr;
+    if (x->op == GGML_OP_GET_ROWS && !is_embedding(x))
+        return x->src[1]->type == GGML_TYPE_I32 ? x->src[1] : nullptr;
+    if (x->op == GGML_OP_MUL_MAT)
+        return nullptr;  // of attention: its rows are those of the residual beside it
+    for (const ggml_tensor* from : {x->src[0], x->src[1]})
+        if (const ggml_tensor* const found = chosen_rows(from, above - 1)) return found;
+    return nullptr;
 }
 
 inline std::optional<tiffin::activation_kind> activation_of(const ggml_tensor* node) {

@@ -28,7 +28,8 @@ namespace tiffin_in_ggml {
 // One layer, or one per expert.
 struct held_ffn {
     std::vector<tiffin::any_layer> layers;  // empty: the block was refused, and is left to the CPU backend
-    std::size_t packed_bytes = 0;           // about, for the log
+    bool joined = false;           // with what a side file has: it reads token ids, and adds no residual
+    std::size_t packed_bytes = 0;  // about, for the log
 };
 
 // The memory of a buffer: its own, or a mapped file's. The layers go with it when the model does, and all contexts
@@ -41,7 +42,8 @@ public:
     [[nodiscard]] void* data() const noexcept { return data_; }
 
     // The layers of a block, prepared at the first call. Threads: any.
-    const held_ffn& of(const ffn_nodes& nodes, tiffin::executor_ref execute) {
+    const held_ffn& of(const ffn_nodes& nodes, const tiffin::io::side_file* side, std::size_t vocabulary,
+                       tiffin::executor_ref execute) {
         const std::lock_guard lock(mutex_);
         const auto data_of = [](const ggml_tensor* t) -> const void* {
             return t != nullptr ? t->data : nullptr;
@@ -51,7 +53,7 @@ public:
                            nodes.residual != nullptr};
         const auto at = held_.find(of_block);
         if (at != held_.end()) return at->second;
-        return held_.emplace(of_block, make(nodes, execute)).first->second;
+        return held_.emplace(of_block, make(nodes, side, vocabulary, execute)).first->second;
     }
     // The memory was written: what was packed from it is of no use.
     void forget() {
@@ -71,8 +73,23 @@ private:
                  {static_cast<std::size_t>(weight->ne[1]), static_cast<std::size_t>(weight->ne[0])}},
                 bias == nullptr ? nullptr : static_cast<const float*>(bias->data)};
     }
-    held_ffn make(const ffn_nodes& nodes, tiffin::executor_ref execute) const {
+    held_ffn make(const ffn_nodes& nodes, const tiffin::io::side_file* side, std::size_t vocabulary,
+                  tiffin::executor_ref execute) const {
         held_ffn made;
+        const auto number = layer_of(nodes.weights[2]);
+        if (side != nullptr && nodes.experts == nullptr && number && side->layers().contains(*number)) {
+            auto joined = prepare_around(*side, *number,
+                                         {expert_of(nodes, 0, 0), expert_of(nodes, 1, 0),
+                                          expert_of(nodes, 2, 0), nodes.activation, false},
+                                         vocabulary, execute);
+            if (joined) {
+                made.layers.push_back(*std::move(joined));
+                made.joined = true;
+                return made;
+            }
+            GGML_LOG_ERROR("tiffin: %s; the layer runs as the model has it\n",
+                           joined.failure().message().c_str());
+        }
         const auto experts = static_cast<std::size_t>(nodes.weights[1]->ne[2]);
         for (std::size_t e = 0; e < experts; ++e) {
             auto layer = prepare({expert_of(nodes, 0, e), expert_of(nodes, 1, e), expert_of(nodes, 2, e),

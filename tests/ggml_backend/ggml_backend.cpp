@@ -1,5 +1,7 @@
 // libggml-tiffin.so in a scheduler of ggml's: its blocks against a reference in double, and everything that is no
 // such block left to ggml. Argument: the library's path; the others are doctest's.
+#include <tiffin/io/safetensors_writer.hpp>
+
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -13,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -522,6 +525,101 @@ TEST_CASE("weights in a mapped file, whose pages are given back") {
     std::fclose(file);
 }
 
+namespace {
+
+constexpr std::int64_t vocabulary = 11;
+
+// What main() writes where TIFFIN_SIDE_FILE says.
+struct side_tables {
+    numbers modulators[2], scale[2];
+    side_tables() {
+        for (unsigned i = 0; i < 2; ++i) {
+            modulators[i] = random_numbers(vocabulary * d, 50 + i);
+            scale[i] = random_numbers(d, 60 + i, 3);
+        }
+    }
+    void write(const char* path) const {
+        tiffin::io::safetensors_writer writer;
+        for (std::size_t i = 0; i < 2; ++i) {
+            const std::string at = "blk." + std::to_string(i) + ".";
+            writer.set(at + "block", "retoken").set(at + "base.block", "model");
+            writer.add(at + "modulators.weight", {modulators[i].data(), tiffin::dtype::f32, {vocabulary, d}});
+            writer.add(at + "scale", {scale[i].data(), tiffin::dtype::f32, {d}});
+        }
+        writer.write(path).or_throw();
+    }
+    // y times 1 + s e / (|e| + 1e-6), e the row of the token.
+    void modulate(std::size_t layer, std::size_t id, double* y) const {
+        double squares = 0;
+        for (std::size_t j = 0; j < d; ++j)
+            squares += std::pow(static_cast<double>(modulators[layer][id * d + j]), 2);
+        for (std::size_t j = 0; j < d; ++j)
+            y[j] *= 1 + static_cast<double>(scale[layer][j]) *
+                            static_cast<double>(modulators[layer][id * d + j]) / (std::sqrt(squares) + 1e-6);
+    }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "side file: tables by token id around a model's blocks, the rows of the last chosen among the tokens") {
+    if (std::getenv("TIFFIN_SIDE_FILE") == nullptr) return;  // ggml_backend.side_file runs this case alone
+    std::vector<model::weight> wanted{{"token_embd.weight", GGML_TYPE_F32, {d, vocabulary}}};
+    for (const char* layer : {"blk.0.", "blk.1."})
+        for (const char* name : {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"})
+            wanted.push_back({std::string(layer) + name, GGML_TYPE_F32,
+                              std::string_view(name) == "ffn_down.weight" ? std::vector<std::int64_t>{f, d}
+                                                                          : std::vector<std::int64_t>{d, f}});
+    const model m(wanted);
+    const std::vector<std::int32_t> ids{3, 0, 10, 3, 7}, chosen{4, 1};
+    backend_ptr ours(ggml_backend_dev_init(device, nullptr)), cpu(ggml_backend_cpu_init());
+    ggml_backend_t both[] = {ours.get(), cpu.get()};
+    for (ggml_backend_t b : both) set_threads(b, 2);
+    const context_ptr context = make_context();
+    ggml_context* const c = context.get();
+    const auto input = [&](const std::vector<std::int32_t>& of) {
+        ggml_tensor* const t = ggml_new_tensor_1d(c, GGML_TYPE_I32, static_cast<std::int64_t>(of.size()));
+        ggml_set_input(t);
+        return t;
+    };
+    ggml_tensor *const in = input(ids), *const rows = input(chosen);
+    const auto layer = [&](const std::string& at, ggml_tensor* x) {
+        ggml_tensor* const up = ggml_mul_mat(c, m[at + "ffn_up.weight"], x);
+        ggml_tensor* const gate = ggml_mul_mat(c, m[at + "ffn_gate.weight"], x);
+        return ggml_add(c, ggml_mul_mat(c, m[at + "ffn_down.weight"], ggml_swiglu_split(c, gate, up)), x);
+    };
+    ggml_tensor* const stream = layer("blk.0.", ggml_get_rows(c, m["token_embd.weight"], in));
+    ggml_tensor* const out = ggml_scale(c, layer("blk.1.", ggml_get_rows(c, stream, rows)), 1);
+    ggml_set_output(out);
+    ggml_cgraph* const graph = ggml_new_graph(c);
+    ggml_build_forward_expand(graph, out);
+    sched_ptr sched(ggml_backend_sched_new(both, nullptr, 2, GGML_DEFAULT_GRAPH_SIZE, false, false));
+    REQUIRE(ggml_backend_sched_alloc_graph(sched.get(), graph));
+    ggml_backend_tensor_set(in, ids.data(), 0, ids.size() * sizeof ids[0]);
+    ggml_backend_tensor_set(rows, chosen.data(), 0, chosen.size() * sizeof chosen[0]);
+    REQUIRE(ggml_backend_sched_graph_compute(sched.get(), graph) == GGML_STATUS_SUCCESS);
+    numbers y(static_cast<std::size_t>(ggml_nelements(out)));
+    ggml_backend_tensor_get(out, y.data(), 0, y.size() * sizeof(float));
+
+    const side_tables side;
+    std::vector<double> wanted_y;
+    for (const std::int32_t t : chosen) {
+        const auto id = static_cast<std::size_t>(ids[static_cast<std::size_t>(t)]);
+        numbers x(m.of("token_embd.weight").begin() + static_cast<std::ptrdiff_t>(id * d),
+                  m.of("token_embd.weight").begin() + static_cast<std::ptrdiff_t>((id + 1) * d));
+        for (std::size_t i = 0; i < 2; ++i) {
+            const std::string at = "blk." + std::to_string(i) + ".ffn_";
+            std::vector<double> of =
+                ffn_row(m, GGML_GLU_OP_SWIGLU, x.data(), d, f, 0, {at + "gate", at + "up", at + "down"});
+            side.modulate(i, id, of.data());
+            for (std::size_t j = 0; j < d; ++j) of[j] += static_cast<double>(x[j]);
+            for (std::size_t j = 0; j < d; ++j) x[j] = static_cast<float>(of[j]);
+            if (i == 1) wanted_y.insert(wanted_y.end(), of.begin(), of.end());
+        }
+    }
+    CHECK(error_of(y, wanted_y) <= 2 * f32_error);
+}
+
 TEST_CASE("names and shapes that are no feed-forward block's are not claimed") {
     const context_ptr context = make_context();
     const auto claims = [&](const char* name, ggml_type type, std::int64_t inputs) {
@@ -545,6 +643,7 @@ int main(int argc, char** argv) {
         return 1;
     }
     ggml_log_set([](ggml_log_level, const char* text, void*) { log_text += text; }, nullptr);
+    if (const char* const path = std::getenv("TIFFIN_SIDE_FILE")) side_tables().write(path);
     ggml_backend_reg_t const loaded = ggml_backend_load(argv[1]);
     if (loaded == nullptr) {
         std::fprintf(stderr, "%s: %s\n", argv[1], log_text.c_str());
