@@ -57,6 +57,11 @@ public:
             if (made.d_model() != d)
                 file.refuse("the FFN of layer " + std::to_string(i) + " is " +
                             std::to_string(made.d_model()) + " wide; the model is " + std::to_string(d));
+            for (const tiffin::table_size& table : made.needs().tables)
+                if (table.vocab != vocabulary)
+                    file.refuse(table.name + " of layer " + std::to_string(i) + " has " +
+                                std::to_string(table.vocab) + " rows; the model's vocabulary has " +
+                                std::to_string(vocabulary));
             bytes = std::max(bytes, made.workspace_bytes(batch, execute.concurrency()));
         }
         file.check_all_used();

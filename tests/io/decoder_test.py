@@ -25,6 +25,7 @@ import gguf_files
 from decoder_reference import BytePairs, Model, Sentences
 from gguf_files import F32, file_of, noise, numbers
 from run_layer_files import decode, parse
+from run_layer_files import file_of as safetensors_of
 
 TEXT = ("The 3 cats' tails aren't the 12345 things that I'LL see; it's the WE'VE-thing at 10:30, the then the end!\n"
         "  \u00dcber na\u00efve caf\u00e9s \u2014 \u65e5\u672c\u8a9e, \u041f\u0440\u0438\u0432\u0435\u0442  \u0663\u0664 \u00bd\u00b2 "
@@ -203,6 +204,7 @@ def made_here(runner):
     ended = made.file(runner.at / "ended.gguf", {**made.metadata, "tokenizer.ggml.eos_token_id": likely})
     runner.expect("the end", runner.run(ended, "--prompt", "the")[0] == b"the\n")
     refusals(runner, made, path)
+    side_files(runner, rng, made, path)
 
     runner.compare("llama, Q8_0", Made(rng, "llama", pairs("default"), kind="Q8_0"))
     runner.compare("llama 3", Made(rng, "llama", pairs("llama-bpe"), begin, factors=True, own_head=True, head=12, rotated=8, base=5e5,
@@ -212,6 +214,36 @@ def made_here(runner):
     runner.compare("qwen3", Made(rng, "qwen3", pairs("qwen2"), head=16))
     runner.compare("qwen3moe", Made(rng, "qwen3moe", pairs("qwen2"), head=16, experts=5, top_k=3))
     runner.compare("gemma", Made(rng, "gemma", Sentences(JOINS), 1, kv_heads=4, head=10))
+
+
+def side_files(runner, rng, made, path):
+    """A modulator around the FFN of the last layer, and files that do not fit."""
+    rows, d = len(made.words.tokens), made.model.w["token_embd.weight"].shape[1]
+    table, scale = rng.normal(size=(rows, d)).astype(np.float32), (3 * rng.normal(size=d)).astype(np.float32)
+    told = {"blk.1.block": "retoken", "blk.1.base.block": "model"}
+    side = runner.at / "side.safetensors"
+
+    def write(rows_of_table, metadata):
+        side.write_bytes(safetensors_of({"blk.1.modulators.weight": (rows_of_table, "F32"), "blk.1.scale": (scale, "F32")}, metadata))
+
+    write(table, told)
+    ids, plain = made.encode(TEXT, True), made.model.ffn
+    row = table[ids].astype(float)
+    made.model.ffn = lambda at, x: plain(at, x) * (
+        1 + (at == "blk.1.") * scale * row / (np.sqrt((row**2).sum(1, keepdims=True)) + 1e-6))
+    want = made.model.run(ids)
+    made.model.ffn = plain
+    got, _ = runner.layers("side file", path, TEXT, ["--side-file", side, "--weights", "f32"])
+    for name in ("layer.0.hidden", "layer.1.ffn_output", "layer.1.hidden"):
+        error = np.abs(got[name] - want[name]).max() / np.abs(want[name]).max()
+        runner.expect(f"side file: {name}", error < 2e-5, f"error {error:.2e}")
+    for what, rows_of_table, metadata, sentences in (
+            ("another vocabulary", table[:-1], told, ["modulators.weight", str(rows - 1), str(rows)]),
+            ("another layer", table, {**told, "blk.7.block": "model"}, ["layer 7", "2"]),
+            ("another block", table, {**told, "blk.1.block": "retold"}, ["retold"])):
+        write(rows_of_table, metadata)
+        out, error = runner.run(path, "--prompt", "the", "--side-file", side)
+        runner.expect(f"side file: {what}", out is None and error.count("\n") == 1 and all(s in error for s in sentences), (out, error))
 
 
 def refusals(runner, made, path):
