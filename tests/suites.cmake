@@ -55,7 +55,7 @@ tiffin_suite(format/given_formats
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
                        format/iq4_xs.hpp format/mxfp4.hpp)
 tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
-tiffin_suite(block/linear TESTS block/linear.hpp block/branch.hpp)
+tiffin_suite(block/linear TESTS block/linear.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
@@ -80,7 +80,7 @@ tiffin_suite(engine/conformance_sources
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
              HEAVY DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
-                         block/source_block.hpp)
+                         block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
              HEAVY DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp

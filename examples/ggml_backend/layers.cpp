@@ -9,7 +9,7 @@
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/gate.hpp>
 #include <tiffin/source/none.hpp>
-#include <tiffin/source/residual.hpp>
+#include <tiffin/source/residual_input.hpp>
 #include <tiffin/source/sum.hpp>
 
 #include <string>
@@ -39,7 +39,7 @@ template <class Block>
 tiffin::result<tiffin::any_layer> prepare_branch(const Block& block, const ffn& of,
                                                  const tiffin::weights& given, tiffin::executor_ref execute) {
     if (!of.residual) return prepare_block(block, given, execute);
-    return prepare_block(tiffin::sum<Block, tiffin::residual>{{block, {}}}, given, execute);
+    return prepare_block(tiffin::sum<Block, tiffin::residual_input>{{block, {}}}, given, execute);
 }
 
 }  // namespace

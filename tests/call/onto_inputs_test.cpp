@@ -7,6 +7,7 @@
 #include <tiffin/reference/reference.hpp>
 
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 #include "support/random.hpp"
 #include "support/tensor_set.hpp"
 
@@ -66,7 +67,7 @@ void check_all(const Backend& backend) {
 #if !defined(TIFFIN_TEST_SMALL)
     check<parallel<swiglu, meki>>(backend);
     check<moe<swiglu>>(backend);
-    check<mort<stem>>(backend);
+    check<tiffin_test::mort_of_three<stem>>(backend);
     check<structmoe_down>(backend);
 #endif
 }

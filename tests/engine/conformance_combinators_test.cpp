@@ -8,6 +8,7 @@
 #include "support/combinators.hpp"
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
+#include "support/policies.hpp"
 
 using namespace tiffin;
 using namespace tiffin_test;
@@ -54,10 +55,12 @@ TEST_CASE("combinators: one after the other") {
 
 TEST_CASE("combinators: whole branches, with norm and residual") {
     check(compose_with_reference<branch<rms, swiglu>>("a branch"));
-    check(compose<sum<stem, input>>("a block and its input"));
+    check(compose<sum<stem, source_input>>("a block and its input"));
 #if !defined(TIFFIN_TEST_SMALL)
-    check(compose<branch<rms_one_plus, moe<sum<stem, input>>>>("a branch of a mixture that adds its input"));
-    check(compose<branch<damped, parallel<mort<mlp>, on_residual<meki>>>>("a branch of parallel blocks"));
+    check(compose<branch<rms_one_plus, moe<sum<stem, source_input>>>>(
+        "a branch of a mixture that adds its input"));
+    check(compose<branch<damped, parallel<mort_of_three<mlp>, on_residual<meki>>>>(
+        "a branch of parallel blocks"));
     check(compose<modulated<pre_normed<rms, mlp>, token_modulator<>, multiply>>(
         "a norm, a block, a modulator"));
 #endif

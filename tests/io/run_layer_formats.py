@@ -75,7 +75,9 @@ def main(tool):
             stored = layer("stored", plain, form)
             decoded = {k: ROUND[form](v) for k, v in plain.items()}
             expect(f"{form} twice is {form}", all((ROUND[form](v) == v).all() for v in decoded.values()))
-            wanted = run(layer("widened", {k: ROUND[asked](v) for k, v in decoded.items()}))
+            # Levels of 4 bits are levels of 8 too: they are not rounded again.
+            kept = decoded if (form, asked) == ("q4_0", "q8_0") else {k: ROUND[asked](v) for k, v in decoded.items()}
+            wanted = run(layer("widened", kept))
             for flags in ([], ["--threads", "2"], ["--batch", "1"]):
                 got = run(stored, "--f32-activations", "--weights", asked, "--tables", asked, *flags)
                 expect(f"blocks of {form} as {asked}, {flags}", got == wanted and isinstance(got, bytes))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/format/repacked.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -75,8 +76,8 @@ private:
             const std::size_t taken = std::min(numbers.size(), std::max(count, i) - i);
             read_as_f32(given.data, given.type, i, taken, numbers.data());
             std::fill(numbers.begin() + static_cast<std::ptrdiff_t>(taken), numbers.end(), 0.0f);
-            for (std::size_t j = 0; j < std::min(numbers.size(), size - i); j += F::block)
-                F::encode(numbers.data() + j, *to++);
+            for (std::size_t j = 0; j < std::min(numbers.size(), size - i); j += F::block, ++to)
+                if (!repack<F>(given.data, given.type, i + j, *to)) F::encode(numbers.data() + j, *to);
         }
         data_ = own_.as<storage>();
     }

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <tiffin/grammar/concepts.hpp>
-#include <tiffin/source/input.hpp>
 #include <tiffin/source/normed.hpp>
-#include <tiffin/source/residual.hpp>
+#include <tiffin/source/residual_input.hpp>
+#include <tiffin/source/source_input.hpp>
 #include <tiffin/source/sum.hpp>
 
 #include <tuple>
@@ -20,7 +20,7 @@ struct pre_normed {
     using source_role = chain_role;
     using tensors = tensor_list<computed>;
     static constexpr bool keeps_width = true;
-    using norm_type = normed<Norm, input, "pre_norm">;
+    using norm_type = normed<Norm, source_input, "pre_norm">;
 
     norm_type norm{};
     Block block{};
@@ -36,6 +36,6 @@ struct pre_normed {
 //
 //     using llama_branch = branch<rms, swiglu>;
 template <norm_policy Norm, class Block>
-using branch = sum<pre_normed<Norm, Block>, residual>;
+using branch = sum<pre_normed<Norm, Block>, residual_input>;
 
 TIFFIN_END

@@ -123,7 +123,7 @@ struct row_width : detail::declared_tensor<"", tensor_kind::row_width, presence:
 // A row (T, width) that the caller gives with each call (see token_inputs).
 struct given : detail::declared_tensor<"", tensor_kind::given, presence::optional, axis::width> {};
 
-// The row (T, width) that the source reads, and that of the residual stream (see source/input.hpp, residual.hpp).
+// The row (T, width) that the source reads, and that of the residual stream (see source_input.hpp, residual_input.hpp).
 struct input_row : detail::declared_tensor<"", tensor_kind::input_row, presence::optional, axis::width> {};
 struct residual_row
     : detail::declared_tensor<"", tensor_kind::residual_row, presence::optional, axis::width> {};

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Stock llama.cpp, and the same with its feed-forward blocks by tiffin, in turns.
+
+    benchmarks/llama_cpp.py --bin path/to/llama.cpp/build/bin --library libggml-tiffin.so MODEL.gguf...
+
+Runs llama-bench (prompt and generation) once without the library and once with it, as many rounds as asked, and prints for
+each model the median of the ratios of tokens per second with their quartiles. --text adds the perplexity of a text by
+llama-perplexity, --memory the peak of resident memory and the time of a first token by llama-bench.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def environment(library, preload=False):
+    """What makes a program load the library: by itself, or where it does not, by the linker."""
+    made = {k: v for k, v in os.environ.items() if k not in ("GGML_BACKEND_PATH", "LD_PRELOAD")}
+    if library:
+        made["LD_PRELOAD" if preload else "GGML_BACKEND_PATH"] = str(library)
+    return made
+
+
+def run(command, env):
+    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{command[0]}: status {done.returncode}\n{done.stderr[-2000:]}")
+    return done
+
+
+def bench(args, model, library):
+    done = run([args.bin / "llama-bench", "-m", model, "-p", args.prompt, "-n", args.generate, "-t", args.threads, "-r", 1,
+                "-o", "json"], environment(library))
+    if library and "feed-forward blocks of ggml" not in done.stderr:
+        sys.exit(f"llama-bench has not loaded {library}:\n{done.stderr[-2000:]}")
+    told = json.loads(done.stdout)
+    return {("prompt" if t["n_prompt"] else "generation"): t["avg_ts"] for t in told}
+
+
+def perplexity(args, model, library):
+    done = run([args.bin / "llama-perplexity", "-m", model, "-f", args.text, "-c", 512, "--chunks", args.chunks, "-t", args.threads],
+               environment(library, preload=True))
+    return float(re.search(r"PPL = ([0-9.]+)", done.stdout + done.stderr).group(1))
+
+
+def first_token(args, model, library):
+    """Seconds from the start of the program to its end after one token, and the peak of resident memory in MiB."""
+    begin = time.monotonic()
+    child = subprocess.Popen([str(args.bin / "llama-bench"), "-m", str(model), "-p", "0", "-n", "1", "-t", str(args.threads),
+                              "-r", "1", "--no-warmup"], env=environment(library), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    if status != 0:
+        sys.exit(f"llama-bench: status {status}")
+    return time.monotonic() - begin, used.ru_maxrss / 1024
+
+
+def quartiles(values):
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("models", nargs="+", type=Path, metavar="MODEL")
+    parse.add_argument("--bin", required=True, type=Path, help="folder with llama-bench and llama-perplexity")
+    parse.add_argument("--library", required=True, type=Path, help="libggml-tiffin.so")
+    parse.add_argument("--rounds", type=int, default=7)
+    parse.add_argument("--prompt", type=int, default=512, help="tokens")
+    parse.add_argument("--generate", type=int, default=32, help="tokens")
+    parse.add_argument("--threads", type=int, default=os.cpu_count())
+    parse.add_argument("--text", type=Path, help="compare the perplexity of this text")
+    parse.add_argument("--chunks", type=int, default=32, help="of 512 tokens, of the text")
+    parse.add_argument("--memory", action="store_true", help="compare peak memory and the time to a first token")
+    args = parse.parse_args()
+    library = args.library.resolve()
+    for path in [library, args.bin / "llama-bench", *args.models]:
+        if not path.exists():
+            sys.exit(f"{path}: is not there")
+
+    print("| model | test | stock, tokens/s | tiffin, tokens/s | ratio | quartiles |\n|---|---|---|---|---|---|", flush=True)
+    for model in args.models:
+        stock, ours = [], []
+        for i in range(args.rounds):
+            if sys.stderr.isatty():
+                print(f"\r{model.name}: round {i + 1} of {args.rounds}", end="", file=sys.stderr)
+            stock.append(bench(args, model, None))
+            ours.append(bench(args, model, library))
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+        for test in stock[0]:
+            low, middle, high = quartiles([b[test] / a[test] for a, b in zip(stock, ours)])
+            print(f"| {model.name} | {test} | {statistics.median(s[test] for s in stock):.1f} | "
+                  f"{statistics.median(s[test] for s in ours):.1f} | {middle:.2f} | {low:.2f} to {high:.2f} |", flush=True)
+    if args.text:
+        print("\n| model | perplexity, stock | tiffin | relative difference |\n|---|---|---|---|", flush=True)
+        for model in args.models:
+            a, b = perplexity(args, model, None), perplexity(args, model, library)
+            print(f"| {model.name} | {a:.4f} | {b:.4f} | {b / a - 1:+.1e} |", flush=True)
+    if args.memory:
+        print("\n| model | first token, stock, s | tiffin, s | peak memory, stock, MiB | tiffin, MiB |\n|---|---|---|---|---|", flush=True)
+        for model in args.models:
+            first_token(args, model, None)  # the file is in the cache of the system from now on
+            pairs = [(first_token(args, model, None), first_token(args, model, library)) for _ in range(args.rounds)]
+            median = lambda which, what: statistics.median(p[which][what] for p in pairs)
+            print(f"| {model.name} | {median(0, 0):.2f} | {median(1, 0):.2f} | {median(0, 1):.0f} | {median(1, 1):.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
