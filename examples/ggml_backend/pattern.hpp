@@ -38,11 +38,11 @@ inline part part_of(const ggml_tensor* t, std::string_view ending) {
     return part::none;
 }
 
-// The number in blk.7.ffn_down.weight.
+// The number in blk.7.ffn_down.weight; none for the weights of experts, shared ones too.
 inline std::optional<std::size_t> layer_of(const ggml_tensor* weight) {
     std::size_t layer = 0;
     const std::string_view name = weight->name;
-    if (!name.starts_with("blk.")) return std::nullopt;
+    if (!name.starts_with("blk.") || !name.ends_with(".ffn_down.weight")) return std::nullopt;
     const auto [end, code] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
     return code == std::errc{} && end != name.data() + name.size() ? std::optional(layer) : std::nullopt;
 }

@@ -77,7 +77,7 @@ private:
                   tiffin::executor_ref execute) const {
         held_ffn made;
         const auto number = layer_of(nodes.weights[2]);
-        if (side != nullptr && nodes.experts == nullptr && number && side->layers().contains(*number)) {
+        if (side != nullptr && number && side->layers().contains(*number)) {
             auto joined = prepare_around(*side, *number,
                                          {expert_of(nodes, 0, 0), expert_of(nodes, 1, 0),
                                           expert_of(nodes, 2, 0), nodes.activation, false},
