@@ -7,6 +7,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -66,6 +67,7 @@ void check_bits(std::initializer_list<std::size_t> scales, std::uint64_t expecte
             CHECK(std::bit_cast<std::uint32_t>(load_as_f32(bytes.data(), Format::type, first)) ==
                   std::bit_cast<std::uint32_t>(numbers[first]));
         }
+    for (const float v : numbers) CHECK(std::fabs(v) <= bound_of(Format::type));
     // A scale that is not finite is refused, with its block.
     const std::string name = "w";
     const tensor_view given{bytes.data(), Format::type, {blocks, Format::block}};

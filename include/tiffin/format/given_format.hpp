@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 
 TIFFIN_BEGIN
 
@@ -32,6 +33,21 @@ constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
         case dtype::iq4_xs: return visit(iq4_xs{});
         case dtype::mxfp4: return visit(mxfp4{});
         default: return with_format(type, visit);
+    }
+}
+
+// No number of a tensor in this format is larger, whatever it holds: a bound by the f16 scales; infinity where there is
+// none that small.
+constexpr float bound_of(dtype type) noexcept {
+    constexpr float scale = 65504;
+    switch (type) {
+        case dtype::q8_0:
+        case dtype::iq4_nl: return 127 * scale;
+        case dtype::q4_0: return 8 * scale;
+        case dtype::q4_1: return 16 * scale;
+        case dtype::q5_0: return 16 * scale;
+        case dtype::q5_1: return 32 * scale;
+        default: return std::numeric_limits<float>::infinity();
     }
 }
 
