@@ -59,7 +59,8 @@ public:
     // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
 
-    // Bytes for a call of `tokens` tokens with `workers` tasks at a time, y being x or not; fewer make it run in pieces.
+    // Bytes for a call of `tokens` tokens with `workers` tasks at a time, y being x or not; fewer make it run in
+    // pieces.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return engine_ ? copies(tokens).used() + engine_->workspace_bytes(tokens, workers) +
                              aligned_buffer::line - 1

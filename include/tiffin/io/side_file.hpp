@@ -18,8 +18,8 @@
 TIFFIN_BEGIN
 namespace io {
 
-// One safetensors file beside a model. What belongs to layer I is called `blk.I.`, in metadata and tensors: a layer file
-// (docs/layer_files.md) in which the model's own block, or its weights, have a place.
+// One safetensors file beside a model. What belongs to layer I is called `blk.I.`, in metadata and tensors: a layer
+// file (docs/layer_files.md) in which the model's own block, or its weights, have a place.
 //
 //     blk.3.block = retoken          the model's FFN of layer 3, modulated by
 //     blk.3.base.block = model       blk.3.modulators.weight (V, d), blk.3.scale (d)
