@@ -95,7 +95,8 @@ tiffin_suite(cpu/activations
              HEAVY O3
              TESTS cpu/simd/products.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
                    cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
-                   cpu/simd/integer_tile.hpp cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
+                   cpu/simd/integer_row.hpp cpu/simd/integer_panel.hpp cpu/simd/integer_tile.hpp
+                   cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
 tiffin_suite(cpu/bitwise
              HEAVY THREADS O3
              TESTS cpu/simd/simd.hpp cpu/simd/tile.hpp call/layer.hpp call/fitting_tokens.hpp

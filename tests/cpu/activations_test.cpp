@@ -8,6 +8,7 @@
 
 #include "support/doctest.hpp"
 #include "support/random.hpp"
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using namespace tiffin;
@@ -60,20 +62,58 @@ std::vector<float> random_weights(std::size_t count, unsigned seed) {
     return numbers;
 }
 
+// Weights as a format keeps them: random numbers rounded to it, or random blocks of one that nothing is rounded to.
+template <class Weights>
+struct given_weights {
+    std::vector<float> plain;
+    std::vector<unsigned char> blocks;
+    std::vector<double> exact;
+    dtype type = dtype::f32;
+
+    explicit given_weights(std::size_t count) {
+        if constexpr (codec<Weights>) {
+            plain = random_weights(count, 3);
+            exact = rounded<Weights>(plain);
+        } else {
+            type = Weights::type;
+            blocks = tiffin_test::noise_blocks(type, count, 3);
+            const std::vector<float> numbers = tiffin_test::numbers_of_blocks(blocks, type, count);
+            exact.assign(numbers.begin(), numbers.end());
+        }
+    }
+    [[nodiscard]] const void* data() const {
+        return plain.empty() ? static_cast<const void*>(blocks.data()) : plain.data();
+    }
+    [[nodiscard]] auto block_at(std::size_t i) const {
+        typename Weights::storage block;
+        if constexpr (codec<Weights>)
+            Weights::encode(plain.data() + i, block);
+        else
+            std::memcpy(&block, blocks.data() + i / Weights::block * sizeof block, sizeof block);
+        return block;
+    }
+};
+
 // y = W x, of one product. Tokens with zeros, with large and with small numbers are among x.
 template <class Weights, class Activations>
 void check_product(std::size_t inputs, std::size_t outputs) {
     constexpr std::size_t tokens = 40;
-    std::vector<float> w = random_weights(outputs * inputs, 3), x = random_rows(tokens, inputs, 5);
+    const given_weights<Weights> w(outputs * inputs);
+    std::vector<float> x = random_rows(tokens, inputs, 5);
     for (std::size_t i = 0; i < inputs; ++i) {
         x[3 * inputs + i] = 0;
         x[5 * inputs + i] *= 1e4f;
         x[7 * inputs + i] *= 1e-4f;
     }
-    simd_detail::products<xsimd::default_arch, Weights, Activations, 1> product(
-        outputs, inputs, simd<Weights, f32, Activations>{}.formats());
-    product.pack(0, {w.data(), dtype::f32, {outputs, inputs}}, serially);
-    const std::vector<double> wr = rounded<Weights>(w), xr = rounded_activations<Activations>(x);
+    using kept = std::conditional_t<codec<Weights>, Weights, any_format>;
+    simd<kept, f32, Activations> backend;
+    if constexpr (!codec<Weights>) backend.weights = kept_as_given;
+    simd_detail::products<xsimd::default_arch, kept, Activations, 1> product(
+        outputs, inputs, formats_of(backend.formats(), std::span(&w.type, 1)));
+    product.pack(0, {w.data(), w.type, {outputs, inputs}}, serially);
+    const std::vector<double>& wr = w.exact;
+    const std::vector<double> xr =
+        rounded_activations<std::conditional_t<std::same_as<Activations, paired>, q8_0, Activations>>(x);
     // Tokens as the backend has them: in blocks of the depth.
     const auto blocked = [&](std::size_t count) {
         std::vector<float> made(simd_detail::blocked_size(count, inputs));
@@ -167,32 +207,41 @@ template <class Weights, class Dot>
 void check_dot() {
     using arch = xsimd::avx2;
     using panel = simd_detail::integer_panel<arch, Weights, 1, Dot>;
-    constexpr std::size_t inputs = 64, outputs = 8;
-    const std::vector<float> w = random_weights(outputs * inputs, 3), x = random_rows(1, inputs, 5);
-    alignas(64) std::array<std::byte, panel::unit_bytes * inputs / 32> packed;
+    using row_type = typename panel::row;
+    constexpr std::size_t inputs = 256, outputs = 8;
+    const given_weights<Weights> w(outputs * inputs);
+    const std::vector<float> x = random_rows(1, inputs, 5);
+    alignas(64) std::array<std::byte, panel::unit_bytes * inputs / Weights::block> packed;
     for (std::size_t o = 0; o < outputs; ++o)
-        for (std::size_t k = 0; k < inputs; k += 32) {
-            typename Weights::storage block;
-            Weights::encode(w.data() + o * inputs + k, block);
-            panel::put(block, o, packed.data() + k / 32 * panel::unit_bytes);
-        }
-    alignas(64) simd_detail::integer_row<Dot> row;
-    simd_detail::round_to_integers<arch, Dot>(x.data(), inputs, reinterpret_cast<std::byte*>(&row));
+        for (std::size_t k = 0; k < inputs; k += Weights::block)
+            panel::put(w.block_at(o * inputs + k), o, packed.data() + k / Weights::block * panel::unit_bytes);
+    alignas(64) row_type row;
+    simd_detail::round_to_integers<arch, row_type>(x.data(), inputs, reinterpret_cast<std::byte*>(&row));
     alignas(64) std::array<float, outputs> sums;
     simd_detail::multiply_integer_tile<panel, 1, 1, 1>(reinterpret_cast<const std::byte*>(&row), inputs,
                                                        packed.data(), 0, sums.data(), true, {});
-    const std::vector<double> wr = rounded<Weights>(w), xr = rounded_activations<q8_0>(x);
+    const std::vector<double>& wr = w.exact;
+    const std::vector<double> xr = rounded_activations<q8_0>(x);
     for (std::size_t o = 0; o < outputs; ++o) {
         double wanted = 0, magnitude = 0;
         for (std::size_t k = 0; k < inputs; ++k) {
             wanted += wr[o * inputs + k] * xr[k];
             magnitude += std::fabs(wr[o * inputs + k] * xr[k]);
         }
-        // Three roundings, of half an ulp: of what the bias adds, up to twice `magnitude` as the bias is
-        // twice the mean weight; of the block's sum without it; and as that is scaled and added. Two
-        // blocks: 8.
-        CHECK(std::fabs(static_cast<double>(sums[o]) - wanted) <= magnitude * 8 * 0x1p-24);
+        // Three roundings of half an ulp per part: of what the least numbers add, up to twice `magnitude`; as the
+        // sum of the part is scaled by d_x; and as that is scaled and added.
+        constexpr double parts = inputs / Weights::part;
+        CHECK(std::fabs(static_cast<double>(sums[o]) - wanted) <= magnitude * 4 * parts * 0x1p-24);
     }
+}
+
+// Of 4 to 6 bits: all that a machine may have.
+template <class Weights>
+void check_dots() {
+    constexpr int bits = Weights::level_bits;
+    check_dot<Weights, simd_detail::fours_dot<spelled_out, bits>>();
+    check_dot<Weights, simd_detail::portable_dot<xsimd::avx2, bits>>();
+    check_dot<Weights, simd_detail::wide_levels_dot<simd_detail::bytes_256>>();
 }
 #endif
 
@@ -213,6 +262,11 @@ TEST_CASE("activations: products of every pair of formats") {
     check_product<f32, q8_0>(320, 77);
     check_product<bf16, q4_0>(320, 77);
     check_product<q8_0, f32>(320, 77);
+    check_product<q5_0, q8_0>(320, 77);
+    check_product<q4_k, q8_0>(768, 77);
+    check_product<q5_k, q8_0>(768, 77);
+    check_product<q6_k, q8_0>(768, 77);
+    check_product<q6_k, paired>(256, 5);
 }
 
 TEST_CASE("activations: rounded as q8_0 rounds, to the bit") {
@@ -221,10 +275,10 @@ TEST_CASE("activations: rounded as q8_0 rounds, to the bit") {
     numbers[31] = 1;
     for (std::size_t i = 32; i < 64; ++i) numbers[i] = 0;
     for (std::size_t i = 64; i < 96; ++i) numbers[i] *= 1e-38f;  // 1 / scale is no f32
-    using dot = simd_detail::integer_dot<xsimd::default_arch, q8_0>;
-    simd_detail::integer_row<dot> row;
-    simd_detail::round_to_integers<xsimd::default_arch, dot>(numbers.data(), 128,
-                                                             reinterpret_cast<std::byte*>(&row));
+    using row_type = simd_detail::integer_panel<xsimd::default_arch, q8_0, 1>::row;
+    row_type row;
+    simd_detail::round_to_integers<xsimd::default_arch, row_type>(numbers.data(), 128,
+                                                                  reinterpret_cast<std::byte*>(&row));
     for (std::size_t b = 0; b < 4; ++b) {
         q8_0::storage wanted;
         q8_0::encode(numbers.data() + 32 * b, wanted);
@@ -237,14 +291,19 @@ TEST_CASE("activations: rounded as q8_0 rounds, to the bit") {
 
 #if defined(__AVX2__)
 TEST_CASE("activations: instructions for four bytes, spelled out") {
-    check_dot<q8_0, simd_detail::fours_dot<spelled_out, false>>();
-    check_dot<q4_0, simd_detail::fours_dot<spelled_out, true>>();
-    check_dot<q4_1, simd_detail::from_least<simd_detail::fours_dot<spelled_out, true>>>();
-    check_dot<q4_1, simd_detail::from_least<simd_detail::nibbles_dot<simd_detail::bytes_256>>>();
+    check_dot<q8_0, simd_detail::fours_dot<spelled_out, 8>>();
+    check_dot<q4_0, simd_detail::fours_dot<spelled_out, 4>>();
+    check_dot<q4_1, simd_detail::fours_dot<spelled_out, 4>>();
+    check_dot<q4_1, simd_detail::nibbles_dot<simd_detail::bytes_256>>();
     check_dot<q8_0, simd_detail::pairs_dot<simd_detail::bytes_256>>();
     check_dot<q4_0, simd_detail::nibbles_dot<simd_detail::bytes_256>>();
-    check_dot<q8_0, simd_detail::portable_dot<xsimd::avx2, false>>();
-    check_dot<q4_0, simd_detail::portable_dot<xsimd::avx2, true>>();
+    check_dot<q8_0, simd_detail::portable_dot<xsimd::avx2, 8>>();
+    check_dot<q4_0, simd_detail::portable_dot<xsimd::avx2, 4>>();
+    check_dots<q5_0>();
+    check_dots<q5_1>();
+    check_dots<q4_k>();
+    check_dots<q5_k>();
+    check_dots<q6_k>();
 }
 #endif
 

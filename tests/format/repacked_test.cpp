@@ -7,41 +7,22 @@
 #include <tiffin/reference/reference.hpp>
 
 #include "support/random.hpp"
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 using namespace tiffin;
+using tiffin_test::noise_blocks;
+using tiffin_test::numbers_of_blocks;
 
 namespace {
-
-// Blocks of noise with scales of moderate size.
-std::vector<unsigned char> noise(dtype type, std::size_t numbers, std::uint64_t seed) {
-    std::vector<unsigned char> bytes(bytes_of(type, numbers));
-    for (unsigned char& b : bytes) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        b = static_cast<unsigned char>(seed >> 56);
-    }
-    with_given_format(type, [&](auto format) {
-        typename decltype(format)::storage block;
-        for (std::size_t at = 0; at < bytes.size(); at += sizeof block) {
-            std::memcpy(&block, bytes.data() + at, sizeof block);
-            const auto scale = static_cast<std::uint16_t>(0x2000 + bytes[at] * 4);  // 2^-7 to 2^-6
-            if constexpr (requires { block.scale; }) block.scale = scale;
-            if constexpr (requires { block.least; }) block.least = scale;
-            if constexpr (requires { block.exponent; }) block.exponent = 118;
-            std::memcpy(bytes.data() + at, &block, sizeof block);
-        }
-    });
-    return bytes;
-}
 
 template <class To>
 std::vector<float> repacked_numbers(const std::vector<unsigned char>& bytes, dtype type, std::size_t count) {
@@ -53,12 +34,6 @@ std::vector<float> repacked_numbers(const std::vector<unsigned char>& bytes, dty
     }
     return made;
 }
-std::vector<float> numbers_of(const std::vector<unsigned char>& bytes, dtype type, std::size_t count) {
-    std::vector<float> made(count);
-    read_as_f32(bytes.data(), type, 0, count, made.data());
-    return made;
-}
-
 constexpr std::size_t count = 256 * 19;
 
 }  // namespace
@@ -66,17 +41,17 @@ constexpr std::size_t count = 256 * 19;
 TEST_CASE("repacked: levels of at most 8 bits stay what they are") {
     for (const dtype type : {dtype::q4_0, dtype::q5_0, dtype::iq4_nl, dtype::mxfp4}) {
         INFO(name_of(type));
-        const auto bytes = noise(type, count, 3);
-        CHECK(repacked_numbers<q8_0>(bytes, type, count) == numbers_of(bytes, type, count));
+        const auto bytes = noise_blocks(type, count, 3);
+        CHECK(repacked_numbers<q8_0>(bytes, type, count) == numbers_of_blocks(bytes, type, count));
     }
-    const auto bytes = noise(dtype::q4_0, count, 5);
-    CHECK(repacked_numbers<q4_1>(bytes, dtype::q4_0, count) == numbers_of(bytes, dtype::q4_0, count));
+    const auto bytes = noise_blocks(dtype::q4_0, count, 5);
+    CHECK(repacked_numbers<q4_1>(bytes, dtype::q4_0, count) == numbers_of_blocks(bytes, dtype::q4_0, count));
 }
 
 TEST_CASE("repacked: Q4_K as Q4_1 is off by the rounding of two scales") {
-    const auto bytes = noise(dtype::q4_k, count, 7);
+    const auto bytes = noise_blocks(dtype::q4_k, count, 7);
     const auto made = repacked_numbers<q4_1>(bytes, dtype::q4_k, count);
-    const auto wanted = numbers_of(bytes, dtype::q4_k, count);
+    const auto wanted = numbers_of_blocks(bytes, dtype::q4_k, count);
     for (std::size_t i = 0; i < count; i += 32) {
         q4_k::storage block;
         std::memcpy(&block, bytes.data() + i / 256 * sizeof block, sizeof block);
@@ -108,7 +83,7 @@ TEST_CASE("repacked: nothing where there is no way") {
     wide.scale = f32_to_f16(2000.0f);
     wide.parts.bytes[0] = 63;
     CHECK_FALSE(repack<q4_1>(&wide, dtype::q4_k, 0, four));
-    const auto bytes = noise(dtype::q6_k, 256, 9);
+    const auto bytes = noise_blocks(dtype::q6_k, 256, 9);
     CHECK_FALSE(repack<q8_0>(bytes.data(), dtype::q6_k, 0, eight));
     CHECK_FALSE(repack<q4_0>(bytes.data(), dtype::q6_k, 0, steep));
 }
@@ -132,13 +107,13 @@ private:
     void add(const char* name, dtype type, std::vector<unsigned char>& bytes, tiffin::shape sizes,
              std::size_t n) {
         if (block_of(type) > 1) {
-            bytes = noise(type, d * f, n + 1);
+            bytes = noise_blocks(type, d * f, n + 1);
         } else {
             const auto v = tiffin_test::random_rows(1, d * f, static_cast<unsigned>(n));
             bytes.resize(d * f * sizeof(float));
             std::memcpy(bytes.data(), v.data(), bytes.size());
         }
-        numbers[n] = numbers_of(bytes, type, d * f);
+        numbers[n] = numbers_of_blocks(bytes, type, d * f);
         stored.add(name, {bytes.data(), type, sizes});
         widened.add(name, numbers[n].data(), sizes);
     }
@@ -180,6 +155,30 @@ TEST_CASE("kept as given: each weight in its own format, or the nearest") {
     }
 }
 
+TEST_CASE("kept as given: two levels of scales, beside rounded activations") {
+    const simd<any_format> kept{.weights = kept_as_given};
+    for (const dtype type : {dtype::q5_0, dtype::q4_k, dtype::q5_k, dtype::q6_k}) {
+        INFO(name_of(type));
+        const given_so all(type, type, type), mixed(dtype::q4_k, dtype::q4_k, type);
+        for (const given_so* const one : {&all, &mixed}) {
+            const auto y = run(one->stored, kept, 40);
+            const auto wanted = run(one->widened, simd<f32, f32, q8_0>{}, 40);
+            float largest = 0, off = 0;
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                largest = std::max(largest, std::fabs(wanted[i]));
+                off = std::max(off, std::fabs(y[i] - wanted[i]));
+            }
+            // The weights are the same numbers; of the f hidden ones the few that lie between two levels may be rounded
+            // to the other, each a 127th of the largest of its block.
+            CHECK(off <= largest * 4 / 127 / std::sqrt(static_cast<float>(f)));
+            // A token's output does not depend on the tokens beside it.
+            for (const std::size_t tokens : {1u, 2u, 3u, 7u, 16u})
+                CHECK(run(one->stored, kept, tokens) ==
+                      std::vector<float>(y.begin(), y.begin() + static_cast<std::ptrdiff_t>(tokens * d)));
+        }
+    }
+}
+
 TEST_CASE("kept as given: what numbers ask for is asked of them alone") {
     // f32 at a width that blocks cannot have, in a backend that keeps blocks as well.
     const auto v = tiffin_test::random_rows(1, 7 * 40, 3);
@@ -188,7 +187,12 @@ TEST_CASE("kept as given: what numbers ask for is asked of them alone") {
     odd.add("down_proj.weight", v.data(), {7, 40});
     CHECK(try_prepare<swiglu>(odd, simd<any_format>{.weights = kept_as_given}).ok());
     CHECK_FALSE(try_prepare<swiglu>(odd, simd<any_format>{.weights = {dtype::q8_0}}).ok());
-    CHECK(kept_as(dtype::q4_k) == dtype::q4_1);
-    CHECK(kept_as(dtype::q6_k) == dtype::q8_0);
-    CHECK(kept_as(dtype::bf16) == dtype::bf16);
+    // Formats that nothing is rounded to have kernels beside rounded activations only.
+    for (const dtype type : {dtype::bf16, dtype::q4_1, dtype::q5_0, dtype::q4_k, dtype::q5_k, dtype::q6_k})
+        CHECK(kept_as(type) == type);
+    CHECK(kept_as(dtype::q4_k, false) == dtype::q4_1);
+    for (const dtype type : {dtype::q5_0, dtype::q5_k, dtype::q6_k})
+        CHECK(kept_as(type, false) == dtype::q8_0);
+    for (const dtype type : {dtype::q5_1, dtype::q3_k, dtype::iq4_nl, dtype::mxfp4})
+        CHECK(kept_as(type) == dtype::q8_0);
 }

@@ -6,6 +6,10 @@
 #include <tiffin/format/f32.hpp>
 #include <tiffin/format/q4_0.hpp>
 #include <tiffin/format/q4_1.hpp>
+#include <tiffin/format/q4_k.hpp>
+#include <tiffin/format/q5_0.hpp>
+#include <tiffin/format/q5_k.hpp>
+#include <tiffin/format/q6_k.hpp>
 #include <tiffin/format/q8_0.hpp>
 
 #include <cstddef>
@@ -39,6 +43,19 @@ constexpr decltype(auto) with_format(dtype type, const Visit& visit) {
         case dtype::q4_0: return visit(q4_0{});
         case dtype::q4_1: return visit(q4_1{});
         default: return visit(f32{});
+    }
+}
+
+// The same for a format that weights are kept in beside activations in q8_0: besides those above the given ones that
+// have kernels, though nothing is rounded to them.
+template <class Visit>
+constexpr decltype(auto) with_kept_format(dtype type, const Visit& visit) {
+    switch (type) {
+        case dtype::q5_0: return visit(q5_0{});
+        case dtype::q4_k: return visit(q4_k{});
+        case dtype::q5_k: return visit(q5_k{});
+        case dtype::q6_k: return visit(q6_k{});
+        default: return with_format(type, visit);
     }
 }
 
@@ -91,21 +108,25 @@ constexpr number_format describe(const Format& format) {
     }
 }
 
-// The format that a weight given so is kept in by kept_as_given.
-constexpr dtype kept_as(dtype given) noexcept {
-    if (given == dtype::q4_k) return dtype::q4_1;
-    return given > dtype::q4_1 ? dtype::q8_0 : given;
+// The format that a weight given so is kept in by kept_as_given: its own where that has kernels, which Q5_0 and the
+// k-quants have beside rounded activations only; else the nearest.
+constexpr dtype kept_as(dtype given, bool rounded_activations = true) noexcept {
+    const bool kept = with_kept_format(given, [=](auto format) { return decltype(format)::type == given; });
+    if (kept && (rounded_activations || given <= dtype::q4_1)) return given;
+    return given == dtype::q4_k ? dtype::q4_1 : dtype::q8_0;
 }
 
 // The formats of weights that are kept together, where each is kept as given: those of all if they agree.
 inline number_formats formats_of(const number_formats& all, std::span<const dtype> given) noexcept {
     if (!all.weights.as_given || given.empty()) return all;
-    dtype type = kept_as(given[0]);
+    const bool rounded = all.activations.type == dtype::q8_0;
+    dtype type = kept_as(given[0], rounded);
     for (const dtype other : given)
-        if (kept_as(other) != type)
+        if (kept_as(other, rounded) != type)
             type = block_of(type) > 1 && block_of(other) > 1 ? dtype::q8_0 : dtype::f32;
     number_formats told = all;
-    told.weights = describe(any_format{type});
+    told.weights = type > dtype::q4_1 ? number_format{name_of(type), block_of(type), f32::largest, type}
+                                      : describe(any_format{type});
     return told;
 }
 

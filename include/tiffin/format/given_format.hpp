@@ -7,8 +7,6 @@
 #include <tiffin/format/q2_k.hpp>
 #include <tiffin/format/q3_k.hpp>
 #include <tiffin/format/q5_1.hpp>
-#include <tiffin/format/q5_k.hpp>
-#include <tiffin/format/q6_k.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,17 +20,13 @@ TIFFIN_BEGIN
 template <class Visit>
 constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
     switch (type) {
-        case dtype::q5_0: return visit(q5_0{});
         case dtype::q5_1: return visit(q5_1{});
         case dtype::q2_k: return visit(q2_k{});
         case dtype::q3_k: return visit(q3_k{});
-        case dtype::q4_k: return visit(q4_k{});
-        case dtype::q5_k: return visit(q5_k{});
-        case dtype::q6_k: return visit(q6_k{});
         case dtype::iq4_nl: return visit(iq4_nl{});
         case dtype::iq4_xs: return visit(iq4_xs{});
         case dtype::mxfp4: return visit(mxfp4{});
-        default: return with_format(type, visit);
+        default: return with_kept_format(type, visit);
     }
 }
 

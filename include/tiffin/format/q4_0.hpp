@@ -22,7 +22,15 @@ struct q4_0 {
     static constexpr std::size_t block = 32;
     static constexpr float largest = 8 * 65504.0f;  // the scale is an f16
 
+    static constexpr int level_bits = 4, zero = 8;
+    static constexpr std::size_t part = 32;
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < 16; ++i) {
+            to[i] = s.pairs[i] & 15;
+            to[i + 16] = s.pairs[i] >> 4;
+        }
+    }
     static void encode(const float* numbers, storage& to) noexcept {
         float most = 0;  // of the largest magnitude, the first of several
         for (std::size_t i = 0; i < block; ++i)

@@ -23,8 +23,16 @@ struct q4_1 {
     static constexpr std::size_t block = 32;
     static constexpr float largest = 65504.0f;  // the least number is an f16
 
+    static constexpr int level_bits = 4, zero = 0;
+    static constexpr std::size_t part = 32;
     static constexpr std::array<std::uint16_t, 2> scales(const storage& s) noexcept {
         return {{s.scale, s.least}};
+    }
+    static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < 16; ++i) {
+            to[i] = s.pairs[i] & 15;
+            to[i + 16] = s.pairs[i] >> 4;
+        }
     }
     static void encode(const float* numbers, storage& to) noexcept {
         const auto ends = std::minmax_element(numbers, numbers + block);

@@ -21,6 +21,9 @@ struct k_parts {
     [[nodiscard]] constexpr int least(std::size_t part) const noexcept {
         return part < 4 ? bytes[part + 4] & 63 : bytes[part + 4] >> 4 | bytes[part] >> 6 << 4;
     }
+    [[nodiscard]] constexpr int factor(std::size_t kind, std::size_t part) const noexcept {
+        return kind == 0 ? scale(part) : -least(part);
+    }
     // Writes (d s) q - (d_min m) for level(part, i) = q of number i of 32 of each part.
     template <class Level>
     constexpr void decode(std::uint16_t d, std::uint16_t d_min, const Level& level,
@@ -49,8 +52,17 @@ struct q4_k {
     static constexpr dtype type = dtype::q4_k;
     static constexpr std::size_t block = 256;
 
+    static constexpr int level_bits = 4, zero = 0;
+    static constexpr std::size_t part = 32;
+
     static constexpr std::array<std::uint16_t, 2> scales(const storage& s) noexcept {
         return {{s.scale, s.least}};
+    }
+    static constexpr int factor(const storage& s, std::size_t kind, std::size_t i) noexcept {
+        return s.parts.factor(kind, i);
+    }
+    static constexpr void levels(const storage& s, std::size_t p, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < 32; ++i) to[i] = s.pairs[p / 2 * 32 + i] >> p % 2 * 4 & 15;
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const auto level = [&](std::size_t part, std::size_t i) {

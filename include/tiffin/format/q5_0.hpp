@@ -33,7 +33,12 @@ struct q5_0 {
     static constexpr dtype type = dtype::q5_0;
     static constexpr std::size_t block = 32;
 
+    static constexpr int level_bits = 5, zero = 16;
+    static constexpr std::size_t part = 32;
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<std::uint8_t>(s.levels[i]);
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) numbers[i] = scale * static_cast<float>(from.levels[i] - 16);

@@ -20,8 +20,19 @@ struct q5_k {
     static constexpr dtype type = dtype::q5_k;
     static constexpr std::size_t block = 256;
 
+    static constexpr int level_bits = 5, zero = 0;
+    static constexpr std::size_t part = 32;
+
     static constexpr std::array<std::uint16_t, 2> scales(const storage& s) noexcept {
         return {{s.scale, s.least}};
+    }
+    static constexpr int factor(const storage& s, std::size_t kind, std::size_t i) noexcept {
+        return s.parts.factor(kind, i);
+    }
+    static constexpr void levels(const storage& s, std::size_t p, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < 32; ++i)
+            to[i] = static_cast<std::uint8_t>((s.pairs[p / 2 * 32 + i] >> p % 2 * 4 & 15) |
+                                              (s.high[i] >> p & 1) << 4);
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const auto level = [&](std::size_t part, std::size_t i) {

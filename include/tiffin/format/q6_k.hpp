@@ -23,7 +23,16 @@ struct q6_k {
     static constexpr dtype type = dtype::q6_k;
     static constexpr std::size_t block = 256;
 
+    static constexpr int level_bits = 6, zero = 32;
+    static constexpr std::size_t part = 16;
+
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    static constexpr int factor(const storage& s, std::size_t, std::size_t i) noexcept { return s.parts[i]; }
+    static constexpr void levels(const storage& s, std::size_t p, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < 32; ++i)
+            to[i] = static_cast<std::uint8_t>((s.low[p / 4 * 64 + p % 2 * 32 + i] >> p / 2 % 2 * 4 & 15) |
+                                              (s.high[p / 4 * 32 + i] >> p % 4 * 2 & 3) << 4);
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) {

@@ -22,7 +22,12 @@ struct q8_0 {
     static constexpr std::size_t block = 32;
     static constexpr float largest = 127 * 65504.0f;  // the scale is an f16
 
+    static constexpr int level_bits = 8, zero = 0;
+    static constexpr std::size_t part = 32;
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
+        for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<std::uint8_t>(s.values[i]);
+    }
     static void encode(const float* numbers, storage& to) noexcept {
         float most = 0;
         for (std::size_t i = 0; i < block; ++i) most = std::fmax(most, std::fabs(numbers[i]));

@@ -23,6 +23,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -155,18 +156,42 @@ concept own_width_block = block_policy<B> && requires {
     requires B::own_width;
 };
 
-// How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `encode`
-// rounds a block of numbers, none larger than `largest`; `decode` widens one. `round(from, to)`, where there
-// is one, rounds a block of activations, which are not stored and so have no `largest`.
+// How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `decode` widens
+// a block.
 template <class F>
-concept codec = requires(const float* numbers, typename F::storage& to, const typename F::storage& from,
-                         float* out) {
+concept stored_format = requires(const typename F::storage& from, float* out) {
     { F::block } -> std::convertible_to<std::size_t>;
-    { F::largest } -> std::convertible_to<float>;
-    F::encode(numbers, to);
     F::decode(from, out);
 }
 &&256 % F::block == 0;
+
+// A format that numbers can be rounded to: `encode` rounds a block of them, none larger than `largest`.
+// `round(from, to)`, where there is one, rounds a block of activations, which are not stored and so have no
+// `largest`.
+template <class F>
+concept codec = stored_format<F> && requires(const float* numbers, typename F::storage& to) {
+    { F::largest } -> std::convertible_to<float>;
+    F::encode(numbers, to);
+};
+
+// A format of whole numbers, levels, times scales: x = d (level - zero), or x = d level + l, l a least number. Its
+// products with activations in q8_0 are of whole numbers.
+//   level_bits          4, 5 or 6; or 8, which have a sign;
+//   zero                the level of 0, where there is no least number;
+//   part                inputs that share d (and l): 32 or 16;
+//   scales(block)       the f16 numbers of a block, an array: d, or d and l;
+//   levels(block, p, to)   writes the levels of its numbers [32 p, 32 p + 32) as bytes;
+//   factor(block, kind, part)   of blocks of several parts: what scales(block)[kind] is multiplied by in a part,
+//                               a signed byte.
+template <class F>
+concept whole_number_format = stored_format<F> &&
+    requires(const typename F::storage& from, std::uint8_t* to) {
+    { F::level_bits } -> std::convertible_to<int>;
+    { F::zero } -> std::convertible_to<int>;
+    { F::part } -> std::convertible_to<std::size_t>;
+    F::scales(from);
+    F::levels(from, std::size_t{}, to);
+};
 
 // A codec, or any_format.
 template <class F>

@@ -36,9 +36,9 @@ inline constexpr bool has_bf16_dot =
 #endif
 
 // The format of activations that `paired` stands for.
-template <class Arch, codec Weights>
+template <class Arch, stored_format Weights>
 constexpr auto pair_of() noexcept {
-    if constexpr (std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>)
+    if constexpr (whole_number_format<Weights>)
         return q8_0{};
     else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
         return bf16{};

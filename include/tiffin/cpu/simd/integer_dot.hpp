@@ -4,12 +4,8 @@
 #include <tiffin/cpu/simd/integer_dot_arm.hpp>
 #include <tiffin/cpu/simd/integer_dot_x86.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
-#include <tiffin/format/q4_0.hpp>
-#include <tiffin/format/q4_1.hpp>
-#include <tiffin/format/q8_0.hpp>
 
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -22,20 +18,20 @@ namespace simd_detail {
 // An integer_dot has
 //   group         inputs that an instruction joins to a sum;
 //   input         what it wants activations as;
-//   bias          how much a weight within it exceeds the number stored, which the caller takes off;
-//   stored_bias   what is added to a stored byte when it is packed (modulo 256);
+//   stored_bias   what is added to a byte of 8 bits when it is packed (modulo 256), and is in it as it is multiplied;
 //   weights       a register of groups, load<Half>(bytes) from packed ones. Half 1: the high 4 bits;
-//   sums          sums of a register of outputs; add(sums, weights, inputs) adds one group's products;
-//   total(sums)   the sums of a whole block as f32.
-// All sums are exact: at most 32 products of magnitude 2^15. machine_dot(instruction set, bool_constant<4
-// bits>) is the one of a set that has its own.
+//                 join<Left, Mask>(weights, bytes): of fewer than 8 bits, with those of other bytes that Mask keeps of
+//                 them once they are shifted to the left (to the right where Left is negative);
+//   sums          sums of a register of outputs, begin(offset); add(sums, weights, inputs) adds one group's products;
+//   total(sums, offset)   the sums of a part, and the offset that they began with, as f32.
+// All sums are exact: at most 32 products of magnitude 2^15. machine_dot(instruction set, integral_constant<int, bits>)
+// is the one of a set that has its own.
 
 // Plain numbers, one input at a time, for the compiler to find instructions for.
-template <class Arch, bool Nibbles>
+template <class Arch, int Bits>
 struct portable_dot {
     static constexpr std::size_t lane_count = width<Arch>;
     static constexpr std::size_t group = 1;
-    static constexpr int bias = Nibbles ? 8 : 0;
     static constexpr int stored_bias = 0;
     using input = std::int16_t;
     using weights = std::array<std::int16_t, lane_count>;
@@ -45,40 +41,45 @@ struct portable_dot {
     static weights load(const std::byte* from) noexcept {
         weights to;
         for (std::size_t i = 0; i < lane_count; ++i)
-            to[i] = Nibbles ? static_cast<std::int16_t>(std::to_integer<int>(from[i]) >> 4 * Half & 15)
-                            : static_cast<std::int8_t>(from[i]);
+            to[i] = Bits == 8 ? static_cast<std::int8_t>(from[i])
+                              : static_cast<std::int16_t>(std::to_integer<int>(from[i]) >> 4 * Half & 15);
+        return to;
+    }
+    template <int Left, int Mask>
+    static weights join(weights low, const std::byte* high) noexcept {
+        for (std::size_t i = 0; i < lane_count; ++i) {
+            const int bits = std::to_integer<int>(high[i]);
+            low[i] = static_cast<std::int16_t>(
+                low[i] |
+                ((Left < 0 ? bits >> (Left < 0 ? -Left : 0) : bits << (Left < 0 ? 0 : Left)) & Mask));
+        }
+        return low;
+    }
+    static sums begin(std::int32_t offset) noexcept {
+        sums to;
+        to.fill(offset);
         return to;
     }
     static void add(sums& to, const weights& w, const input* x) noexcept {
         for (std::size_t i = 0; i < lane_count; ++i) to[i] += std::int32_t{w[i]} * *x;
     }
-    static lanes<Arch> total(const sums& of) noexcept {
+    static lanes<Arch> total(const sums& of, std::int32_t) noexcept {
         alignas(64) float numbers[lane_count];
         for (std::size_t i = 0; i < lane_count; ++i) numbers[i] = static_cast<float>(of[i]);
         return lanes<Arch>::load_aligned(numbers);
     }
 };
 
-template <class Arch, codec Weights>
+template <class Arch, int Bits>
 auto choose_integer_dot() {
-    using nibbles = std::bool_constant<std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>>;
-    if constexpr (requires { machine_dot(Arch{}, nibbles{}); })
-        return machine_dot(Arch{}, nibbles{});
+    using bits = std::integral_constant<int, Bits>;
+    if constexpr (requires { machine_dot(Arch{}, bits{}); })
+        return machine_dot(Arch{}, bits{});
     else
-        return portable_dot<Arch, nibbles::value>{};
+        return portable_dot<Arch, Bits>{};
 }
-
-// Of weights that begin at a least number: nothing is to be taken off, but the sum of the inputs is asked for, which
-// that number is multiplied with.
-template <class Dot>
-struct from_least : Dot {
-    static constexpr int bias = -1;
-};
-
-template <class Arch, codec Weights>
-using integer_dot =
-    std::conditional_t<std::same_as<Weights, q4_1>, from_least<decltype(choose_integer_dot<Arch, Weights>())>,
-                       decltype(choose_integer_dot<Arch, Weights>())>;
+template <class Arch, int Bits>
+using integer_dot = decltype(choose_integer_dot<Arch, Bits>());
 
 }  // namespace simd_detail
 

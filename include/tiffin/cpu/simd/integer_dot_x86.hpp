@@ -25,8 +25,15 @@ struct bytes_128 {
         return _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
     }
     static reg all(std::int32_t v) noexcept { return _mm_set1_epi32(v); }
-    static reg nibbles(reg v) noexcept { return _mm_and_si128(v, _mm_set1_epi8(15)); }
-    static reg shift(reg v) noexcept { return _mm_srli_epi16(v, 4); }
+    static reg and_all(reg v, char bits) noexcept { return _mm_and_si128(v, _mm_set1_epi8(bits)); }
+    static reg either(reg a, reg b) noexcept { return _mm_or_si128(a, b); }
+    template <int By>  // to the right where negative
+    static reg left(reg v) noexcept {
+        if constexpr (By < 0)
+            return _mm_srli_epi16(v, -By);
+        else
+            return _mm_slli_epi16(v, By);
+    }
     static reg add_32(reg a, reg b) noexcept { return _mm_add_epi32(a, b); }
     static reg add_16(reg a, reg b) noexcept { return _mm_add_epi16(a, b); }
     static reg pairs_of_16(reg a, reg b) noexcept { return _mm_madd_epi16(a, b); }
@@ -44,8 +51,15 @@ struct bytes_256 {
         return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     }
     static reg all(std::int32_t v) noexcept { return _mm256_set1_epi32(v); }
-    static reg nibbles(reg v) noexcept { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-    static reg shift(reg v) noexcept { return _mm256_srli_epi16(v, 4); }
+    static reg and_all(reg v, char bits) noexcept { return _mm256_and_si256(v, _mm256_set1_epi8(bits)); }
+    static reg either(reg a, reg b) noexcept { return _mm256_or_si256(a, b); }
+    template <int By>  // to the right where negative
+    static reg left(reg v) noexcept {
+        if constexpr (By < 0)
+            return _mm256_srli_epi16(v, -By);
+        else
+            return _mm256_slli_epi16(v, By);
+    }
     static reg add_32(reg a, reg b) noexcept { return _mm256_add_epi32(a, b); }
     static reg add_16(reg a, reg b) noexcept { return _mm256_add_epi16(a, b); }
     static reg pairs_of_16(reg a, reg b) noexcept { return _mm256_madd_epi16(a, b); }
@@ -67,8 +81,15 @@ struct bytes_512 {
         return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     }
     static reg all(std::int32_t v) noexcept { return _mm512_set1_epi32(v); }
-    static reg nibbles(reg v) noexcept { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-    static reg shift(reg v) noexcept { return _mm512_srli_epi16(v, 4); }
+    static reg and_all(reg v, char bits) noexcept { return _mm512_and_si512(v, _mm512_set1_epi8(bits)); }
+    static reg either(reg a, reg b) noexcept { return _mm512_or_si512(a, b); }
+    template <int By>  // to the right where negative
+    static reg left(reg v) noexcept {
+        if constexpr (By < 0)
+            return _mm512_srli_epi16(v, unsigned{-By});
+        else
+            return _mm512_slli_epi16(v, unsigned{By});
+    }
     static reg add_32(reg a, reg b) noexcept { return _mm512_add_epi32(a, b); }
     static reg add_16(reg a, reg b) noexcept { return _mm512_add_epi16(a, b); }
     static reg pairs_of_16(reg a, reg b) noexcept { return _mm512_madd_epi16(a, b); }
@@ -89,11 +110,25 @@ typename Bytes::reg in_all_lanes(const Input* x) noexcept {
     return Bytes::all(bits);
 }
 
+// Four bits of each byte, with more of them from elsewhere; they count from 0.
+template <class Bytes>
+struct packed_levels {
+    using weights = typename Bytes::reg;
+
+    template <int Half>
+    static weights load(const std::byte* from) noexcept {
+        return Bytes::and_all(Bytes::template left<-4 * Half>(Bytes::load(from)), 15);
+    }
+    template <int Left, int Mask>
+    static weights join(weights low, const std::byte* high) noexcept {
+        return Bytes::either(low, Bytes::and_all(Bytes::template left<Left>(Bytes::load(high)), Mask));
+    }
+};
+
 // Bytes as 16 bits, joined by two: nothing can overflow, and widening is paid once for many tokens.
 template <class Bytes>
 struct pairs_dot {
     static constexpr std::size_t group = 2;
-    static constexpr int bias = 0;
     static constexpr int stored_bias = 0;
     using input = std::int16_t;
     using weights = typename Bytes::reg;
@@ -103,86 +138,104 @@ struct pairs_dot {
     static weights load(const std::byte* from) noexcept {
         return Bytes::widen(from);
     }
+    static sums begin(std::int32_t offset) noexcept { return Bytes::all(offset); }
     static void add(sums& to, weights w, const input* x) noexcept {
         to = Bytes::add_32(to, Bytes::pairs_of_16(w, in_all_lanes<Bytes, input, group>(x)));
         pin(to);
     }
-    static auto total(sums of) noexcept { return Bytes::to_f32(of); }
+    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
 };
 
 // 4 bits as unsigned bytes, joined by two to sums of 16 bits: 8 sums of two products up to
 // 15 x 127 fit.
 template <class Bytes>
-struct nibbles_dot {
+struct nibbles_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4;
-    static constexpr int bias = 8;
     static constexpr int stored_bias = 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;
     using sums = typename Bytes::reg;
 
-    template <int Half>
-    static weights load(const std::byte* from) noexcept {
-        return Bytes::nibbles(Half == 0 ? Bytes::load(from) : Bytes::shift(Bytes::load(from)));
-    }
+    static sums begin(std::int32_t) noexcept { return Bytes::all(0); }
     static void add(sums& to, weights w, const input* x) noexcept {
         to = Bytes::add_16(to, Bytes::pairs_of_8(w, in_all_lanes<Bytes, input, group>(x)));
         pin(to);
     }
-    static auto total(sums of) noexcept {
-        return Bytes::to_f32(Bytes::pairs_of_16(of, Bytes::all(0x00010001)));
+    static auto total(sums of, std::int32_t offset) noexcept {
+        return Bytes::to_f32(
+            Bytes::add_32(Bytes::pairs_of_16(of, Bytes::all(0x00010001)), Bytes::all(offset)));
     }
 };
 
-// Unsigned bytes times signed ones, joined by four (VNNI).
-template <class Bytes, bool Nibbles>
-struct fours_dot {
+// 5 or 6 bits likewise, joined on to 32: a sum of two products up to 63 x 127 fits 16, more do not.
+template <class Bytes>
+struct wide_levels_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4;
-    static constexpr int bias = Nibbles ? 8 : 128;
-    static constexpr int stored_bias = Nibbles ? 0 : 128;
+    static constexpr int stored_bias = 0;
+    using input = std::int8_t;
+    using weights = typename Bytes::reg;
+    using sums = typename Bytes::reg;
+
+    static sums begin(std::int32_t offset) noexcept { return Bytes::all(offset); }
+    static void add(sums& to, weights w, const input* x) noexcept {
+        to = Bytes::add_32(to, Bytes::pairs_of_16(Bytes::pairs_of_8(w, in_all_lanes<Bytes, input, group>(x)),
+                                                  Bytes::all(0x00010001)));
+        pin(to);
+    }
+    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
+};
+
+// Unsigned bytes times signed ones, joined by four (VNNI).
+template <class Bytes, int Bits>
+struct fours_dot : packed_levels<Bytes> {
+    static constexpr std::size_t group = 4;
+    static constexpr int stored_bias = Bits == 8 ? 128 : 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;
     using sums = typename Bytes::reg;
 
     template <int Half>
     static weights load(const std::byte* from) noexcept {
-        if constexpr (Nibbles)
-            return nibbles_dot<Bytes>::template load<Half>(from);
-        else
+        if constexpr (Bits == 8)
             return Bytes::load(from);
+        else
+            return packed_levels<Bytes>::template load<Half>(from);
     }
+    static sums begin(std::int32_t offset) noexcept { return Bytes::all(offset); }
     static void add(sums& to, weights w, const input* x) noexcept {
         to = Bytes::fours(to, w, in_all_lanes<Bytes, input, group>(x));
         pin(to);
     }
-    static auto total(sums of) noexcept { return Bytes::to_f32(of); }
+    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
 };
 
-template <class Bytes, bool Nibbles>
+template <class Bytes, int Bits>
 auto dot_of() {
     if constexpr (requires(typename Bytes::reg r) { Bytes::fours(r, r, r); })
-        return fours_dot<Bytes, Nibbles>{};
-    else if constexpr (Nibbles)
+        return fours_dot<Bytes, Bits>{};
+    else if constexpr (Bits == 8)
+        return pairs_dot<Bytes>{};
+    else if constexpr (Bits == 4)
         return nibbles_dot<Bytes>{};
     else
-        return pairs_dot<Bytes>{};
+        return wide_levels_dot<Bytes>{};
 }
 
 // Of a set that extends another, the overload for the nearest one is taken.
-template <bool Nibbles>
-auto machine_dot(xsimd::sse4_1, std::bool_constant<Nibbles>) {
-    return dot_of<bytes_128, Nibbles>();
+template <int Bits>
+auto machine_dot(xsimd::sse4_1, std::integral_constant<int, Bits>) {
+    return dot_of<bytes_128, Bits>();
 }
 #    if defined(__AVX2__)
-template <bool Nibbles>
-auto machine_dot(xsimd::avx2, std::bool_constant<Nibbles>) {
-    return dot_of<bytes_256, Nibbles>();
+template <int Bits>
+auto machine_dot(xsimd::avx2, std::integral_constant<int, Bits>) {
+    return dot_of<bytes_256, Bits>();
 }
 #    endif
 #    if defined(__AVX512BW__)
-template <bool Nibbles>
-auto machine_dot(xsimd::avx512bw, std::bool_constant<Nibbles>) {
-    return dot_of<bytes_512, Nibbles>();
+template <int Bits>
+auto machine_dot(xsimd::avx512bw, std::integral_constant<int, Bits>) {
+    return dot_of<bytes_512, Bits>();
 }
 #    endif
 

@@ -26,7 +26,8 @@ struct weight_part {
 };
 
 // Puts a part into a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
-template <class Product, codec Format>
+// Precondition: a weight is given in a format that nothing can be rounded to, if it is to be kept in that.
+template <class Product, stored_format Format>
 void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     typename Format::storage block{};
     const bool as_stored = is_stored_as<Format>(part.weight.type);
@@ -42,6 +43,8 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
                             static_cast<const std::byte*>(part.weight.data) +
                                 (row + k) / Format::block * sizeof block,
                             sizeof block);
+            } else if constexpr (!codec<Format>) {
+                block = {};
             } else if (k >= given || !repack<Format>(part.weight.data, part.weight.type, row + k, block)) {
                 if (!std::exchange(widened, true))
                     read_as_f32(part.weight.data, part.weight.type, row, given, numbers.data());
@@ -57,10 +60,10 @@ struct panel_kernels {
     std::size_t block_bytes;     // of one output
     std::size_t step;            // inputs are packed in multiples of this
     std::size_t row_bytes;       // of a token's depth block of activations
-    std::size_t few_tokens;      // up to which panels_at_once are read at a time; over 2 only of f32
     std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
     const tile_function* tiles;  // of n tokens: tiles[n - 1]
-    const tile_function* side_by_side;  // of n of the few tokens and panels_at_once panels
+    const tile_function*
+        side_by_side;  // of n of the few tokens and panels_at_once panels; null: panels come singly
     const tile_function* unpacked_tiles;
     void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
     void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
@@ -85,21 +88,22 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 (std::make_index_sequence<few_tokens>{});
 
 // Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
-template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequence<T...>) {
     using product = panel_product<Arch, Weights, Activations, Registers>;
     panel_kernels made{.block = Weights::block,
-                       .block_bytes = sizeof(typename Weights::storage),
+                       .block_bytes = product::block_bytes,
                        .step = product::step,
                        .row_bytes = product::row_bytes,
-                       .few_tokens = std::same_as<Weights, f32> ? 4 : few_tokens,
                        .unpack_from = ~std::size_t{0},
                        .tiles = tiles<product, T...>.data(),
-                       .side_by_side = side_by_side<product>.data(),
+                       .side_by_side = nullptr,
                        .unpacked_tiles = nullptr,
                        .round = nullptr,
                        .unpack = nullptr,
                        .pack = &pack<product, Weights>};
+    if constexpr (sizeof(typename Weights::storage) >= Weights::block)  // a byte per number, or more
+        made.side_by_side = side_by_side<product>.data();
     if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
     if constexpr (product::unpacks) {
         made.unpack_from = 3;
@@ -111,7 +115,7 @@ inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequ
 (std::make_index_sequence<tile_tokens<Arch, Registers>>{});
 
 // One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
-template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 [[gnu::noinline]] const panel_kernels& kernels() noexcept {
     return kernels_of<Arch, Weights, Activations, Registers>;
 }
@@ -121,7 +125,9 @@ template <class Arch, format_policy Weights, activation_format Activations, std:
 const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
     const auto of = [&](auto weights) -> const panel_kernels& {
         using format = decltype(weights);
-        if constexpr (codec<Activations>)
+        if constexpr (!codec<format>)
+            return kernels<Arch, format, q8_0, Registers>();
+        else if constexpr (codec<Activations>)
             return kernels<Arch, format, Activations, Registers>();
         else if (formats.activations.type == dtype::f32)
             return kernels<Arch, format, f32, Registers>();
@@ -131,7 +137,7 @@ const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats)
     if constexpr (codec<Weights>)
         return of(Weights{});
     else
-        return with_format(formats.weights.type, of);
+        return with_kept_format(formats.weights.type, of);
 }
 
 // Those that the library has, where it is linked.
@@ -149,6 +155,14 @@ TIFFIN_COMPILED_KERNELS_(f16)
 TIFFIN_COMPILED_KERNELS_(q8_0)
 TIFFIN_COMPILED_KERNELS_(q4_0)
 TIFFIN_COMPILED_KERNELS_(q4_1)
+#    undef TIFFIN_COMPILED_KERNELS_
+#    define TIFFIN_COMPILED_KERNELS_(Format)                                                           \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0, 2>() noexcept; \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0, 3>() noexcept;
+TIFFIN_COMPILED_KERNELS_(q5_0)
+TIFFIN_COMPILED_KERNELS_(q4_k)
+TIFFIN_COMPILED_KERNELS_(q5_k)
+TIFFIN_COMPILED_KERNELS_(q6_k)
 #    undef TIFFIN_COMPILED_KERNELS_
 #endif
 

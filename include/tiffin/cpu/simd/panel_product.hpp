@@ -18,6 +18,7 @@ namespace simd_detail {
 // Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
 // A panel_product has
 //   step         inputs are packed in multiples of this;
+//   block_bytes  of one output's Weights::block inputs in a panel;
 //   row_bytes    of a token's depth block of activations;
 //   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
 //   round(from, depth, to)        rounds activations; only where they are not used as they are;
@@ -26,9 +27,10 @@ namespace simd_detail {
 //                                 more bytes than depth_block inputs take as f32.
 
 // Activations that stay f32, or are rounded and widened again; weights are widened.
-template <class Arch, codec Weights, codec Activations, std::size_t Registers>
+template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 struct panel_product {
     static constexpr std::size_t step = Weights::block;
+    static constexpr std::size_t block_bytes = sizeof(typename Weights::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(float);
     static constexpr bool unpacks = !std::same_as<Weights, f32>;
 
@@ -59,23 +61,23 @@ struct panel_product {
     }
 };
 
-// Whole numbers: the activations' of 8 bits, the weights' of 8 or 4.
-template <class Arch, codec Weights, std::size_t Registers>
-    requires(std::same_as<Weights, q8_0> || std::same_as<Weights, q4_0> || std::same_as<Weights, q4_1>)
+// Whole numbers: the activations' of 8 bits, the weights' of 4 to 8.
+template <class Arch, whole_number_format Weights, std::size_t Registers>
 struct panel_product<Arch, Weights, q8_0, Registers> {
     using panel = integer_panel<Arch, Weights, Registers>;
     using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;
     static constexpr std::size_t step = Weights::block;
-    static constexpr std::size_t row_bytes = sizeof(integer_row<typename panel::dot>);
-    // Widening bytes is free beside the products, taking 4 bits apart is not.
-    static constexpr bool unpacks = !std::same_as<Weights, q8_0>;
+    static constexpr std::size_t block_bytes = panel::unit_bytes / panel::numbers;
+    static constexpr std::size_t row_bytes = sizeof(typename panel::row);
+    // Widening bytes is free beside the products, taking fewer bits apart is not.
+    static constexpr bool unpacks = Weights::level_bits < 8;
 
     static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
                     std::byte* to) noexcept {
         panel::put(block, column, to + k / Weights::block * panel::unit_bytes);
     }
     static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
-        round_to_integers<Arch, typename panel::dot>(from, depth, to);
+        round_to_integers<Arch, typename panel::row>(from, depth, to);
     }
     template <std::size_t Tokens, std::size_t Panels>
     static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens, Panels>;
@@ -83,7 +85,8 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
     static constexpr tile_function unpacked_tile =
         &multiply_integer_tile<unpacked_panel, Registers, Tokens, 1>;
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
-        static_assert(unpacked_panel::unit_bytes <= Weights::block * Registers * width<Arch> * sizeof(float));
+        static_assert(sizeof(typename unpacked_panel::block) <=
+                      panel::piece * panel::numbers * sizeof(float));
         unpacked_panel::unpack(from, depth, to);
     }
 };
@@ -92,6 +95,7 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
 template <class Arch, std::size_t Registers>
 struct panel_product<Arch, bf16, bf16, Registers> {
     static constexpr std::size_t step = 2;
+    static constexpr std::size_t block_bytes = sizeof(bf16::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);
     static constexpr bool unpacks = false;
 

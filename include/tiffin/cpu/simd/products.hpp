@@ -149,8 +149,9 @@ private:
     void multiply(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                   std::size_t first, std::size_t count, float* acc) const noexcept {
         const std::size_t panel = group * weights_.group_panels(), panels = weights_.panels_in(group);
-        const std::size_t together =
-            count <= weights_.kernels().few_tokens ? panels / panels_at_once * panels_at_once : 0;
+        const std::size_t together = count <= few_tokens && weights_.kernels().side_by_side != nullptr
+                                         ? panels / panels_at_once * panels_at_once
+                                         : 0;
         multiply_few(panel, together, rows, tokens, first, count, acc);
         multiply_many(panel + together, panels - together, following, rows, tokens, first, count,
                       acc + together * count * packed::panel_numbers);
@@ -167,17 +168,8 @@ private:
                 const std::byte* const x = rows + (k0 / depth_block * tokens + first) * kernels.row_bytes;
                 const std::byte* const w = weights_.block(panel + p, k0);
                 const std::size_t depth = weights_.depth(k0);
-                if (count <= few_tokens) {
-                    kernels.side_by_side[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
-                                                    k0 == 0, {});
-                    continue;
-                }
-                for (std::size_t k = 0; k < depth; k += turn)
-                    for (std::size_t i = 0; i < panels_at_once; ++i)
-                        kernels.tiles[count - 1](
-                            x + k * sizeof(float), std::min(turn, depth - k),
-                            w + i * weights_.panel_bytes() + kernels.bytes(k * packed::panel_numbers), 0,
-                            acc + (p + i) * panel_sums, k0 + k == 0, {});
+                kernels.side_by_side[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
+                                                k0 == 0, {});
             }
     }
 

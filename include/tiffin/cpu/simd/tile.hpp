@@ -41,17 +41,15 @@ struct ahead {
     }
 };
 
-// Panels that few tokens take at once. The memory is read as so many streams, each from front to back: the
-// hardware follows several further than one, as it stops at the end of every page (1 token, AVX2: 27 GB/s of
-// q8_0 from one stream, 34 from four).
+// Panels that few tokens take at once, of formats of 8 bits per number and more. The memory is read as so many
+// streams, each from front to back: the hardware follows several further than one, as it stops at the end of every
+// page (1 token, q8_0: 27 GB/s from one stream, 34 from four on an AVX2 machine; 35 and 45 on an EPYC with AVX-512).
+// Of fewer bits one stream is the better, whose bytes are asked for: the streams advance too slowly for the hardware
+// (q4_0: 38 GB/s and 25 on that EPYC, 28 and 16 with AVX2 on it).
 inline constexpr std::size_t panels_at_once = 4;
 // Tokens up to which one tile takes them: memory is then slower than the arithmetic whatever the format, so
 // that sums may be spilled.
 inline constexpr std::size_t few_tokens = 2;
-// Inputs after which the next of the panels has its turn, for tokens whose sums of one panel fill the
-// registers (4 tokens, f32, one thread of an AVX2 machine: 10.6 ms instead of 12.6; the same in minutes in
-// which others use the memory). Widening the weights a turn at a time costs narrower formats more than that.
-inline constexpr std::size_t turn = 16;
 
 // acc[panel][token][register] (+)= sum over k of x[token][k] w[panel][k][register].
 // Shapes: `rows` holds x of a depth block, depth_block floats per token; w is a packed block (depth,

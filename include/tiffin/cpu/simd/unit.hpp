@@ -56,7 +56,7 @@ struct unit {
 };
 
 // The numbers of f16 at the beginning of a block of one output, among those of all: one kind after the other.
-template <codec Format, std::size_t Numbers>
+template <stored_format Format, std::size_t Numbers>
 void put_scales(const typename Format::storage& block, std::size_t column, std::byte* to) noexcept {
     const auto scales = Format::scales(block);
     for (std::size_t i = 0; i < scales.size(); ++i)

@@ -1,0 +1,41 @@
+// Weights as a format stores them, whether or not numbers can be rounded to it.
+#pragma once
+
+#include <tiffin/format/given_format.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace tiffin_test {
+
+// Blocks of noise with scales of moderate size.
+inline std::vector<unsigned char> noise_blocks(tiffin::dtype type, std::size_t numbers, std::uint64_t seed) {
+    std::vector<unsigned char> bytes(tiffin::bytes_of(type, numbers));
+    for (unsigned char& b : bytes) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        b = static_cast<unsigned char>(seed >> 56);
+    }
+    tiffin::with_given_format(type, [&](auto format) {
+        typename decltype(format)::storage block;
+        for (std::size_t at = 0; at < bytes.size(); at += sizeof block) {
+            std::memcpy(&block, bytes.data() + at, sizeof block);
+            const auto scale = static_cast<std::uint16_t>(0x2000 + bytes[at] * 4);  // 2^-7 to 2^-6
+            if constexpr (requires { block.scale; }) block.scale = scale;
+            if constexpr (requires { block.least; }) block.least = scale;
+            if constexpr (requires { block.exponent; }) block.exponent = 118;
+            std::memcpy(bytes.data() + at, &block, sizeof block);
+        }
+    });
+    return bytes;
+}
+
+inline std::vector<float> numbers_of_blocks(const std::vector<unsigned char>& bytes, tiffin::dtype type,
+                                            std::size_t count) {
+    std::vector<float> made(count);
+    tiffin::read_as_f32(bytes.data(), type, 0, count, made.data());
+    return made;
+}
+
+}  // namespace tiffin_test
