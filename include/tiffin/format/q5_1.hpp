@@ -25,7 +25,7 @@ struct q5_1 {
         return {{s.scale, s.least}};
     }
     static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
-        for (std::size_t i = 0; i < block; ++i) to[i] = static_cast<std::uint8_t>(s.levels[i]);
+        s.levels.put(to);
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);

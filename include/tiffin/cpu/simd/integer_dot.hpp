@@ -18,12 +18,12 @@ namespace simd_detail {
 // An integer_dot has
 //   group         inputs that an instruction joins to a sum;
 //   input         what it wants activations as;
-//   stored_bias   what is added to a byte of 8 bits when it is packed (modulo 256), and is in it as it is multiplied;
+//   stored_bias   what is added to a byte of 8 bits when it is packed, 0 or 128, and is in it as it is multiplied;
 //   weights       a register of groups, load<Half>(bytes) from packed ones. Half 1: the high 4 bits;
 //                 join<Left, Mask>(weights, bytes): of fewer than 8 bits, with those of other bytes that Mask keeps of
 //                 them once they are shifted to the left (to the right where Left is negative);
 //   sums          sums of a register of outputs, begin(offset); add(sums, weights, inputs) adds one group's products;
-//   total(sums, offset)   the sums of a part, and the offset that they began with, as f32.
+//   total(sums, offset)   the sums of a part, and the offset that they began with, as 32-bit numbers.
 // All sums are exact: at most 32 products of magnitude 2^15. machine_dot(instruction set, integral_constant<int, bits>)
 // is the one of a set that has its own.
 
@@ -63,10 +63,8 @@ struct portable_dot {
     static void add(sums& to, const weights& w, const input* x) noexcept {
         for (std::size_t i = 0; i < lane_count; ++i) to[i] += std::int32_t{w[i]} * *x;
     }
-    static lanes<Arch> total(const sums& of, std::int32_t) noexcept {
-        alignas(64) float numbers[lane_count];
-        for (std::size_t i = 0; i < lane_count; ++i) numbers[i] = static_cast<float>(of[i]);
-        return lanes<Arch>::load_aligned(numbers);
+    static whole_lanes<Arch> total(const sums& of, std::int32_t) noexcept {
+        return whole_lanes<Arch>::load_unaligned(of.data());
     }
 };
 

@@ -47,7 +47,7 @@ struct signed_fours_dot {
         to = vdotq_s32(to, w, vreinterpretq_s8_s32(vdupq_n_s32(bits)));
         pin(to);
     }
-    static auto total(sums of, std::int32_t) noexcept { return vcvtq_f32_s32(of); }
+    static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
 template <int Bits>

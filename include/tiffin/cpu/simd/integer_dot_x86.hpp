@@ -38,7 +38,6 @@ struct bytes_128 {
     static reg add_16(reg a, reg b) noexcept { return _mm_add_epi16(a, b); }
     static reg pairs_of_16(reg a, reg b) noexcept { return _mm_madd_epi16(a, b); }
     static reg pairs_of_8(reg a, reg b) noexcept { return _mm_maddubs_epi16(a, b); }
-    static auto to_f32(reg v) noexcept { return _mm_cvtepi32_ps(v); }
 };
 
 #    if defined(__AVX2__)
@@ -69,7 +68,6 @@ struct bytes_256 {
 #        elif defined(__AVXVNNI__)
     static reg fours(reg to, reg a, reg b) noexcept { return _mm256_dpbusd_avx_epi32(to, a, b); }
 #        endif
-    static auto to_f32(reg v) noexcept { return _mm256_cvtepi32_ps(v); }
 };
 #    endif
 
@@ -97,7 +95,6 @@ struct bytes_512 {
 #        if defined(__AVX512VNNI__)
     static reg fours(reg to, reg a, reg b) noexcept { return _mm512_dpbusd_epi32(to, a, b); }
 #        endif
-    static auto to_f32(reg v) noexcept { return _mm512_cvtepi32_ps(v); }
 };
 #    endif
 
@@ -143,7 +140,7 @@ struct pairs_dot {
         to = Bytes::add_32(to, Bytes::pairs_of_16(w, in_all_lanes<Bytes, input, group>(x)));
         pin(to);
     }
-    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
+    static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
 // 4 bits as unsigned bytes, joined by two to sums of 16 bits: 8 sums of two products up to
@@ -161,9 +158,8 @@ struct nibbles_dot : packed_levels<Bytes> {
         to = Bytes::add_16(to, Bytes::pairs_of_8(w, in_all_lanes<Bytes, input, group>(x)));
         pin(to);
     }
-    static auto total(sums of, std::int32_t offset) noexcept {
-        return Bytes::to_f32(
-            Bytes::add_32(Bytes::pairs_of_16(of, Bytes::all(0x00010001)), Bytes::all(offset)));
+    static sums total(sums of, std::int32_t offset) noexcept {
+        return Bytes::add_32(Bytes::pairs_of_16(of, Bytes::all(0x00010001)), Bytes::all(offset));
     }
 };
 
@@ -182,7 +178,7 @@ struct wide_levels_dot : packed_levels<Bytes> {
                                                   Bytes::all(0x00010001)));
         pin(to);
     }
-    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
+    static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
 // Unsigned bytes times signed ones, joined by four (VNNI).
@@ -206,7 +202,7 @@ struct fours_dot : packed_levels<Bytes> {
         to = Bytes::fours(to, w, in_all_lanes<Bytes, input, group>(x));
         pin(to);
     }
-    static auto total(sums of, std::int32_t) noexcept { return Bytes::to_f32(of); }
+    static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
 template <class Bytes, int Bits>

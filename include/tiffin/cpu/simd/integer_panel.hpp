@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -26,6 +27,7 @@ struct integer_panel {
     using dot = Dot;
     using storage = typename Weights::storage;
     using reg = lanes<Arch>;
+    using whole = whole_lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
     static constexpr std::size_t piece = q8_0::block;  // inputs with one scale of the activations
     static constexpr std::size_t parts =
@@ -45,7 +47,7 @@ struct integer_panel {
     static constexpr std::size_t unit_bytes = head_bytes + pieces * piece_bytes;
     using row = integer_row<typename dot::input, Weights::part,
                             Weights::level_bits == 8 ? dot::stored_bias : Weights::zero, has_least>;
-    static_assert(parts == 1 || parts == halves);
+    static_assert(parts == 1 || (parts == halves && has_factors && !has_least));
     static_assert(!has_factors || Weights::block == depth_block);
 
     static void put(const storage& block, std::size_t column, std::byte* to) noexcept {
@@ -83,13 +85,17 @@ struct integer_panel {
         }
         (std::make_index_sequence<halves / parts * groups>{});
     }
-    // Of the outputs of register r, in a part of piece b: exactly, as a factor has 8 bits.
-    static reg scale(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept {
-        return scale_of<0>(from, b, part, r);
+    // Of two parts: what the sums of one are multiplied by, which then share a scale.
+    static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept
+        requires(parts == 2) {
+        return xsimd::to_int(factor_of(from, b, part, r));
     }
-    static reg least(const std::byte* from, std::size_t b, std::size_t part,
-                     std::size_t r) noexcept requires has_least {
-        return scale_of<1>(from, b, part, r);
+    // Of the outputs of register r in piece b: exactly, as a factor has 8 bits.
+    static reg scale(const std::byte* from, std::size_t b, std::size_t r) noexcept {
+        return scale_of<0>(from, b, r);
+    }
+    static reg least(const std::byte* from, std::size_t b, std::size_t r) noexcept requires has_least {
+        return scale_of<1>(from, b, r);
     }
 
 private:
@@ -100,44 +106,56 @@ private:
     static const std::byte* piece_at(const std::byte* from, std::size_t b) noexcept {
         return from + b / pieces * unit_bytes + head_bytes + b % pieces * piece_bytes;
     }
-    // Where the byte of an output lies that belongs to byte i of its levels.
-    static constexpr std::size_t place(std::size_t i, std::size_t column) noexcept {
-        return (i / dot::group * numbers + column) * dot::group + i % dot::group;
+    // Where an output's bytes lie of group g.
+    static constexpr std::size_t place(std::size_t g, std::size_t column) noexcept {
+        return (g * numbers + column) * dot::group;
     }
+    // The bytes of a group of an output together.
     static void put_levels(const std::array<std::uint8_t, piece>& levels, std::size_t column,
                            std::byte* to) noexcept {
-        for (std::size_t i = 0; i < high_bytes / numbers; ++i) {
-            const std::size_t first = i / dot::group * fields * dot::group + i % dot::group;
-            int bits = 0;
-            for (std::size_t f = 0; f < fields; ++f)
-                bits |= levels[first + f * dot::group] >> 4 << static_cast<int>(f) * high_bits;
-            to[place(i, column)] = static_cast<std::byte>(bits);
+        constexpr std::uint32_t ones = 0x01010101;
+        const auto group = [&](std::size_t g) {
+            std::uint32_t bytes = 0;
+            std::memcpy(&bytes, levels.data() + g * dot::group, dot::group);
+            return bytes;
+        };
+        if constexpr (high_bits > 0) {
+            constexpr std::uint32_t mask = ones * ((1 << high_bits) - 1);
+            for (std::size_t g = 0; g < piece / dot::group; g += fields) {
+                std::uint32_t high = 0;
+                for (std::size_t f = 0; f < fields; ++f) high |= (group(g + f) >> 4 & mask) << f * high_bits;
+                std::memcpy(to + place(g / fields, column), &high, dot::group);
+            }
         }
-        to += high_bytes;
-        for (std::size_t i = 0; i < low_bytes; ++i)
-            to[place(i, column)] = static_cast<std::byte>(
-                halves == 1 ? levels[i] + dot::stored_bias : (levels[i] & 15) | (levels[i + 16] & 15) << 4);
+        for (std::size_t g = 0; g < groups; ++g) {
+            const std::uint32_t low = halves == 1
+                                          ? group(g) ^ ones * dot::stored_bias
+                                          : (group(g) & ones * 15) | (group(g + groups) & ones * 15) << 4;
+            std::memcpy(to + high_bytes + place(g, column), &low, dot::group);
+        }
     }
     template <std::size_t Group>
     [[gnu::always_inline]] static typename dot::weights load(const std::byte* from,
                                                              std::size_t column) noexcept {
-        const auto low = dot::template load<Group / groups>(from + high_bytes +
-                                                            place(Group % groups * dot::group, column));
+        const auto low =
+            dot::template load<Group / groups>(from + high_bytes + place(Group % groups, column));
         if constexpr (high_bits == 0) {
             return low;
         } else {
             constexpr int shift = 4 - static_cast<int>(Group % fields) * high_bits;
             constexpr int mask = ((1 << high_bits) - 1) << 4;
-            return dot::template join<shift, mask>(low, from + place(Group / fields * dot::group, column));
+            return dot::template join<shift, mask>(low, from + place(Group / fields, column));
         }
     }
+    static reg factor_of(const std::byte* from, std::size_t b, std::size_t i, std::size_t r) noexcept {
+        return widen<Arch>(reinterpret_cast<const std::int8_t*>(piece_at(from, b)) + i * numbers +
+                           r * width<Arch>);
+    }
     template <std::size_t Kind>
-    static reg scale_of(const std::byte* from, [[maybe_unused]] std::size_t b,
-                        [[maybe_unused]] std::size_t part, std::size_t r) noexcept {
+    static reg scale_of(const std::byte* from, std::size_t b, std::size_t r) noexcept {
         const reg scale = panel_scale<Arch, numbers, Kind>(from + b / pieces * unit_bytes, r);
-        if constexpr (has_factors)
-            return scale * widen<Arch>(reinterpret_cast<const std::int8_t*>(piece_at(from, b)) +
-                                       (Kind * parts + part) * numbers + r * width<Arch>);
+        if constexpr (has_factors && parts == 1)
+            return scale * factor_of(from, b, Kind, r);
         else
             return scale;
     }
@@ -150,22 +168,28 @@ struct unpacked_integer_panel {
     using dot = typename packed::dot;
     using row = typename packed::row;
     using reg = lanes<Arch>;
+    using whole = whole_lanes<Arch>;
     using group = typename dot::weights[Registers];
     static constexpr std::size_t parts = packed::parts;
     static constexpr bool has_least = packed::has_least;
     static constexpr std::size_t groups = packed::halves / parts * packed::groups;  // of a part
     struct block {
-        reg scales[packed::kinds][parts][Registers];
+        reg scales[packed::kinds][Registers];
+        whole factors[parts][Registers];  // of two parts
         group weights[parts * groups];
     };
 
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         auto* at = reinterpret_cast<block*>(to);
-        for (std::size_t b = 0; b < depth / packed::piece; ++b, ++at)
-            [&]<std::size_t... Part>(std::index_sequence<Part...>) {
-                (unpack<Part>(from, b, *at), ...);
+        for (std::size_t b = 0; b < depth / packed::piece; ++b, ++at) {
+            TIFFIN_UNROLL(24)
+            for (std::size_t r = 0; r < Registers; ++r) {
+                at->scales[0][r] = packed::scale(from, b, r);
+                if constexpr (has_least) at->scales[1][r] = packed::least(from, b, r);
             }
-        (std::make_index_sequence<parts>{});
+            unpack_part<0>(from, b, *at);
+            if constexpr (parts == 2) unpack_part<1>(from, b, *at);
+        }
     }
     template <std::size_t Panels, std::size_t Part, class Visit>
         requires(Panels == 1)
@@ -180,12 +204,15 @@ struct unpacked_integer_panel {
             visit(std::size_t{0}, weights);
         }
     }
-    static reg scale(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept {
-        return at(from, b).scales[0][part][r];
+    static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept
+        requires(parts == 2) {
+        return at(from, b).factors[part][r];
     }
-    static reg least(const std::byte* from, std::size_t b, std::size_t part,
-                     std::size_t r) noexcept requires has_least {
-        return at(from, b).scales[1][part][r];
+    static reg scale(const std::byte* from, std::size_t b, std::size_t r) noexcept {
+        return at(from, b).scales[0][r];
+    }
+    static reg least(const std::byte* from, std::size_t b, std::size_t r) noexcept requires has_least {
+        return at(from, b).scales[1][r];
     }
 
 private:
@@ -193,11 +220,11 @@ private:
         return reinterpret_cast<const block*>(from)[b];
     }
     template <std::size_t Part>
-    static void unpack(const std::byte* from, std::size_t b, block& to) noexcept {
-        TIFFIN_UNROLL(24)
-        for (std::size_t r = 0; r < Registers; ++r) {
-            to.scales[0][Part][r] = packed::scale(from, b, Part, r);
-            if constexpr (has_least) to.scales[1][Part][r] = packed::least(from, b, Part, r);
+    static void unpack_part(const std::byte* from, std::size_t b, block& to) noexcept {
+        if constexpr (parts == 2) {
+            TIFFIN_UNROLL(24)
+            for (std::size_t r = 0; r < Registers; ++r)
+                to.factors[Part][r] = packed::factor(from, b, Part, r);
         }
         group* next = to.weights + Part * groups;
         packed::template each<1, Part>(

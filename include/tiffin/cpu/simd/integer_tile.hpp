@@ -1,5 +1,5 @@
 // Activations rounded to q8_0 times panels of whole numbers: these are multiplied and added, the scales come in once
-// per part of a block.
+// per 32 inputs.
 #pragma once
 
 #include <tiffin/cpu/simd/integer_panel.hpp>
@@ -7,27 +7,34 @@
 #include <tiffin/cpu/simd/tile.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// The products of one part of 32 inputs, those from 32 b on. A function and not a lambda of the tile's: g++ 12 leaves
-// sums in memory that a lambda within a lambda adds to, at half the speed.
+// totals[panel * Tokens + token] (+)= sum of q_x (q_w - zero) over a part of piece b of the inputs, times its factor where
+// a piece has two. Functions and not lambdas of the tile's: g++ 12 leaves sums in memory that a lambda within a lambda
+// adds to, at half the speed.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels, std::size_t Part>
-[[gnu::always_inline]] inline void multiply_part(const typename Panel::row* rows, std::size_t b,
-                                                 const std::byte* w, std::size_t apart, float* at, bool fresh,
-                                                 ahead& next) noexcept {
+[[gnu::always_inline]] inline void add_part(const typename Panel::row* rows, std::size_t b,
+                                            const std::byte* w, std::size_t apart,
+                                            typename Panel::whole (&totals)[Panels * Tokens][Registers],
+                                            ahead& next) noexcept {
     using dot = typename Panel::dot;
-    using reg = typename Panel::reg;
-    using arch = typename reg::arch_type;
-    const std::size_t i = b * Panel::parts + Part;
+    using whole = typename Panel::whole;
+    const std::size_t part = b * Panel::parts + Part;
+    const auto offset = [&](std::size_t n) -> std::int32_t {
+        if constexpr (Panel::has_least)
+            return 0;
+        else
+            return rows[n % Tokens].shifts[part];
+    };
     typename dot::sums sums[Panels * Tokens][Registers];
     TIFFIN_UNROLL(24)
     for (std::size_t n = 0; n < Panels * Tokens; ++n) TIFFIN_UNROLL(24)
-    for (std::size_t r = 0; r < Registers; ++r)
-        sums[n][r] = dot::begin(Panel::has_least ? 0 : rows[n % Tokens].shifts[i]);
-    std::size_t k = i * (q8_0::block / Panel::parts);
+    for (std::size_t r = 0; r < Registers; ++r) sums[n][r] = dot::begin(offset(n));
+    std::size_t k = part * (q8_0::block / Panel::parts);
     Panel::template each<Panels, Part>(
         w, b, apart,
         [&](std::size_t p, const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
@@ -40,31 +47,60 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
         });
     TIFFIN_UNROLL(24)
     for (std::size_t n = 0; n < Panels * Tokens; ++n) TIFFIN_UNROLL(24)
-    for (std::size_t r = 0; r < Registers; ++r, at += reg::size) {
-        const auto& row = rows[n % Tokens];
-        const std::byte* const panel = w + n / Tokens * apart;
-        reg before = fresh && i == 0 ? reg(0.0f) : reg::load_aligned(at);
-        if constexpr (Panel::has_least)
-            before = multiply_add<arch>(Panel::least(panel, b, Part, r), reg(row.shifts[i]), before);
-        const reg total(dot::total(sums[n][r], Panel::has_least ? 0 : row.shifts[i]));
-        multiply_add<arch>(Panel::scale(panel, b, Part, r), total * reg(row.scales[b]), before)
-            .store_aligned(at);
+    for (std::size_t r = 0; r < Registers; ++r) {
+        const whole total(dot::total(sums[n][r], offset(n)));
+        if constexpr (Panel::parts == 1)
+            totals[n][r] = total;
+        else if constexpr (Part == 0)
+            totals[n][r] = total * Panel::factor(w + n / Tokens * apart, b, Part, r);
+        else
+            totals[n][r] += total * Panel::factor(w + n / Tokens * apart, b, Part, r);
     }
 }
 
-// acc[panel][token][register] (+)= sum over parts of d_w d_x (sum of q_x (q_w - zero)) [+ m_w (d_x sum of q_x)].
+// acc[panel][token][register] (+)= the products of piece b.
+template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
+[[gnu::always_inline]] inline void add_piece(const typename Panel::row* rows, std::size_t b,
+                                             const std::byte* w, std::size_t apart, float* acc, bool fresh,
+                                             ahead& next) noexcept {
+    using reg = typename Panel::reg;
+    using arch = typename reg::arch_type;
+    typename Panel::whole totals[Panels * Tokens][Registers];
+    add_part<Panel, Registers, Tokens, Panels, 0>(rows, b, w, apart, totals, next);
+    if constexpr (Panel::parts == 2)
+        add_part<Panel, Registers, Tokens, Panels, 1>(rows, b, w, apart, totals, next);
+    TIFFIN_UNROLL(24)
+    for (std::size_t n = 0; n < Panels * Tokens; ++n) TIFFIN_UNROLL(24)
+    for (std::size_t r = 0; r < Registers; ++r, acc += reg::size) {
+        const auto& row = rows[n % Tokens];
+        const std::byte* const panel = w + n / Tokens * apart;
+        reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(acc);
+        if constexpr (Panel::has_least)
+            before = multiply_add<arch>(Panel::least(panel, b, r), reg(row.shifts[b]), before);
+        multiply_add<arch>(Panel::scale(panel, b, r), xsimd::to_float(totals[n][r]) * reg(row.scales[b]),
+                           before)
+            .store_aligned(acc);
+    }
+}
+
+// acc[panel][token][register] (+)= sum over pieces of d_w d_x (sum of q_x (q_w - zero)) [+ m_w (d_x sum of q_x)]; where
+// a piece has two parts, the inner sum is that of both times their factors.
 // Shapes: as multiply_tile's; x holds the panel's rows.
-// Numerics: a part's sum of whole numbers is exact; it is rounded once as it is scaled by d_x, and once
-//   as it is scaled by d_w and added; what the least numbers add comes before that, with a rounding of its own.
-//   Parts ascend, one accumulator per output.
+// Numerics: a piece's sum of whole numbers is exact where it is below 2^24, and is rounded once to f32 beyond; it is
+//   rounded once as it is scaled by d_x, and once as it is scaled by d_w and added; what the least numbers add
+//   comes before that, with a rounding of its own. Pieces ascend, one accumulator per output.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
 void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,
                            float* acc, bool fresh, ahead next) noexcept {
     const auto* const rows = reinterpret_cast<const typename Panel::row*>(x);
+    // The sums of two parts do not fit into the registers together: of half of the tokens they do.
+    constexpr std::size_t first = Panel::parts == 2 && Panels == 1 ? (Tokens + 1) / 2 : Tokens;
+    ahead nothing;
     for (std::size_t b = 0; b < depth / q8_0::block; ++b) {
-        multiply_part<Panel, Registers, Tokens, Panels, 0>(rows, b, w, apart, acc, fresh, next);
-        if constexpr (Panel::parts == 2)
-            multiply_part<Panel, Registers, Tokens, Panels, 1>(rows, b, w, apart, acc, fresh, next);
+        add_piece<Panel, Registers, first, Panels>(rows, b, w, apart, acc, fresh, next);
+        if constexpr (first < Tokens)
+            add_piece<Panel, Registers, Tokens - first, Panels>(
+                rows + first, b, w, apart, acc + first * Registers * Panel::reg::size, fresh, nothing);
     }
 }
 

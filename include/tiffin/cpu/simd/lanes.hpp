@@ -33,6 +33,9 @@ template <class Arch>
 using lanes = xsimd::batch<float, Arch>;
 
 template <class Arch>
+using whole_lanes = xsimd::batch<std::int32_t, Arch>;
+
+template <class Arch>
 inline constexpr std::size_t width = lanes<Arch>::size;
 
 // a b + c with one rounding where the machine can. xsimd 8 has no AVX-512 overload of its fma and leaves
