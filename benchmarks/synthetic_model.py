@@ -32,16 +32,19 @@ def main():
     kept = {k: v for k, v in read(args.tokenizer.read_bytes())[0].items() if k.startswith("tokenizer.")}
     vocabulary = len(kept["tokenizer.ggml.tokens"])
     metadata = {"general.architecture": "llama", "general.name": f"noise {d}x{f}", **kept}
-    for key, v in (("block_count", args.layers), ("embedding_length", d), ("feed_forward_length", f), ("context_length", 2048),
-                   ("attention.head_count", heads), ("attention.head_count_kv", heads), ("rope.dimension_count", args.head),
-                   ("rope.freq_base", 10000.0), ("attention.layer_norm_rms_epsilon", 1e-5), ("vocab_size", vocabulary)):
+    for key, v in (("block_count", args.layers), ("embedding_length", d), ("feed_forward_length", f),
+                   ("context_length", 2048), ("attention.head_count", heads), ("attention.head_count_kv", heads),
+                   ("rope.dimension_count", args.head), ("rope.freq_base", 10000.0),
+                   ("attention.layer_norm_rms_epsilon", 1e-5), ("vocab_size", vocabulary)):
         metadata[f"llama.{key}"] = v
 
     rng, tensors = np.random.default_rng(1), {}
 
     def add(name, *shape):
-        numbers = np.ones(shape, np.float32) if len(shape) == 1 else rng.standard_normal(shape, np.float32) / np.sqrt(shape[-1])
-        tensors[name] = (numbers.astype(np.float32).tobytes(), "F32", shape)
+        numbers = np.ones(shape, np.float32)
+        if len(shape) == 2:
+            numbers = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+        tensors[name] = (numbers.tobytes(), "F32", shape)
 
     add("token_embd.weight", vocabulary, d)
     add("output_norm.weight", d)

@@ -11,8 +11,8 @@
 TIFFIN_BEGIN
 
 // A number format of given tensors. The first six are named as safetensors names them; the others are ggml's blocks
-// of numbers along a tensor's last axis (see format/). Weights can be kept in those up to q4_1; those after it are
-// read only. Files keep blocks as bytes.
+// of numbers along a tensor's last axis (see format/). Numbers can be rounded to those up to q4_1; those after it
+// are read only (kept_as() tells which are kept as they come). Files keep blocks as bytes.
 enum class dtype : std::uint8_t {
     f32,
     f16,

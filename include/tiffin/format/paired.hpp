@@ -5,7 +5,7 @@
 
 TIFFIN_BEGIN
 
-// Activations are rounded once before they are multiplied, to q8_0 beside weights of q8_0, q4_0 and q4_1, whose
+// Activations are rounded once before they are multiplied, to q8_0 beside weights of whole numbers times scales, whose
 // products are then of whole numbers, and to bf16 beside bf16 where the machine has an instruction for that
 // (AVX512_BF16); else, and with paired{false}, they stay f32.
 // Numerics: of a product's inputs, those of the activations' format; see cpu/simd/panel_product.hpp.

@@ -54,10 +54,10 @@ constexpr auto pair_of() noexcept {
 //   q4_0, q4_1, a codec of your own, or any_format; kept_as_given for weights as they come. Routers, the
 //   outer half of a low-rank bank, norms, biases and scales stay f32.
 // Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
-//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of q8_0, q4_0 and q4_1, bf16 beside
-//   bf16 where the machine multiplies bf16. Each block of 32 has a scale of f32: the relative error is that
-//   of the format from 4e-37 (smaller blocks become 0) up to where 128 times a sum of products overflows
-//   f32. Routers read them as they were.
+//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of whole numbers (q8_0, q4_0,
+//   q4_1; Q5_0 and the k-quants as they come), bf16 beside bf16 where the machine multiplies bf16. Each block
+//   of 32 has a scale of f32: the relative error is that of the format from 4e-37 (smaller blocks become 0) up
+//   to where 128 times a sum of products overflows f32. Routers read them as they were.
 // Numerics: f32 sums, one accumulator per output, k ascending, fused multiply-add where the machine has it.
 //   Stored numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the
 //   widened weights, to the bit. Integers are summed exactly within a block of 32. A token's output is the

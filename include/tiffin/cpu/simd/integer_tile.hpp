@@ -13,8 +13,8 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// totals[panel * Tokens + token] (+)= sum of q_x (q_w - zero) over a part of piece b of the inputs, times its factor where
-// a piece has two. Functions and not lambdas of the tile's: g++ 12 leaves sums in memory that a lambda within a lambda
+// totals[panel * Tokens + token] (+)= sum of q_x (q_w - zero) over a part of piece b of the inputs, times its factor
+// where a piece has two. Functions and not lambdas of the tile's: g++ 12 leaves sums in memory that a lambda within a lambda
 // adds to, at half the speed.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels, std::size_t Part>
 [[gnu::always_inline]] inline void add_part(const typename Panel::row* rows, std::size_t b,
