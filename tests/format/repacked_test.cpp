@@ -168,8 +168,8 @@ TEST_CASE("kept as given: two levels of scales, beside rounded activations") {
                 largest = std::max(largest, std::fabs(wanted[i]));
                 off = std::max(off, std::fabs(y[i] - wanted[i]));
             }
-            // The weights are the same numbers; of the f hidden ones the few that lie between two levels may be rounded
-            // to the other, each a 127th of the largest of its block.
+            // The weights are the same numbers. Of the f hidden ones those that lie between two levels may be rounded to
+            // the other: a 127th of the largest of its block, and so about 1 / (127 sqrt(f)) of y; four of them.
             CHECK(off <= largest * 4 / 127 / std::sqrt(static_cast<float>(f)));
             // A token's output does not depend on the tokens beside it.
             for (const std::size_t tokens : {1u, 2u, 3u, 7u, 16u})

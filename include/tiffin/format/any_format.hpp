@@ -97,7 +97,8 @@ struct number_formats {
 template <class Format>
 constexpr number_format describe(const Format& format) {
     if constexpr (requires { Format::block; }) {
-        number_format told{"the format", Format::block, Format::largest, dtype::f32, false};
+        number_format told{"the format", Format::block, f32::largest, dtype::f32, false};
+        if constexpr (requires { Format::largest; }) told.largest = Format::largest;
         if constexpr (requires { Format::type; })
             told = {name_of(Format::type), told.block, told.largest, Format::type};
         return told;
@@ -125,8 +126,7 @@ inline number_formats formats_of(const number_formats& all, std::span<const dtyp
         if (kept_as(other, rounded) != type)
             type = block_of(type) > 1 && block_of(other) > 1 ? dtype::q8_0 : dtype::f32;
     number_formats told = all;
-    told.weights = type > dtype::q4_1 ? number_format{name_of(type), block_of(type), f32::largest, type}
-                                      : describe(any_format{type});
+    told.weights = with_kept_format(type, [](auto format) { return describe(format); });
     return told;
 }
 

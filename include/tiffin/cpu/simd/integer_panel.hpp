@@ -29,9 +29,8 @@ struct integer_panel {
     using reg = lanes<Arch>;
     using whole = whole_lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
-    static constexpr std::size_t piece = q8_0::block;  // inputs with one scale of the activations
-    static constexpr std::size_t parts =
-        piece / Weights::part;  // of a piece, each with a scale of the weights
+    static constexpr std::size_t piece = q8_0::block;              // inputs with one scale of the activations
+    static constexpr std::size_t parts = piece / Weights::part;    // of a piece, each with its factor
     static constexpr std::size_t pieces = Weights::block / piece;  // of a unit
     static constexpr std::size_t kinds = Weights::scales({}).size();
     static constexpr bool has_least = kinds == 2;

@@ -19,7 +19,6 @@ template <class Input, std::size_t Part, int Bias, bool HasLeast>
 struct alignas(64) integer_row {
     static constexpr std::size_t blocks = depth_block / q8_0::block;
     static constexpr std::size_t parts = q8_0::block / Part;  // of a block
-    static constexpr int bias = Bias;
 
     Input values[depth_block];
     float scales[blocks];

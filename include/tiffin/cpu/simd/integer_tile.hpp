@@ -14,8 +14,8 @@ TIFFIN_BEGIN
 namespace simd_detail {
 
 // totals[panel * Tokens + token] (+)= sum of q_x (q_w - zero) over a part of piece b of the inputs, times its factor
-// where a piece has two. Functions and not lambdas of the tile's: g++ 12 leaves sums in memory that a lambda within a lambda
-// adds to, at half the speed.
+// where a piece has two. Functions and not lambdas of the tile's: g++ 12 leaves sums in memory that a lambda within
+// a lambda adds to, at half the speed.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels, std::size_t Part>
 [[gnu::always_inline]] inline void add_part(const typename Panel::row* rows, std::size_t b,
                                             const std::byte* w, std::size_t apart,
@@ -86,7 +86,7 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
 // acc[panel][token][register] (+)= sum over pieces of d_w d_x (sum of q_x (q_w - zero)) [+ m_w (d_x sum of q_x)]; where
 // a piece has two parts, the inner sum is that of both times their factors.
 // Shapes: as multiply_tile's; x holds the panel's rows.
-// Numerics: a piece's sum of whole numbers is exact where it is below 2^24, and is rounded once to f32 beyond; it is
+// Numerics: a piece's sum of whole numbers is exact, and below 2^24 (32 x 32 x 127 x 128 where it has factors); it is
 //   rounded once as it is scaled by d_x, and once as it is scaled by d_w and added; what the least numbers add
 //   comes before that, with a rounding of its own. Pieces ascend, one accumulator per output.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>

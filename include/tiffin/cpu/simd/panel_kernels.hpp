@@ -62,8 +62,7 @@ struct panel_kernels {
     std::size_t row_bytes;       // of a token's depth block of activations
     std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
     const tile_function* tiles;  // of n tokens: tiles[n - 1]
-    const tile_function*
-        side_by_side;  // of n of the few tokens and panels_at_once panels; null: panels come singly
+    const tile_function* side_by_side;  // of n of the few tokens, panels_at_once panels; null: one at a time
     const tile_function* unpacked_tiles;
     void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
     void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
