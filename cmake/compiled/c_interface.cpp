@@ -353,6 +353,9 @@ const char* tiffin_layer_in_place(const tiffin_layer* layer, size_t i) {
     if (layer == nullptr || i >= layer->held.reads_in_place().size()) return nullptr;
     return layer->held.reads_in_place()[i].c_str();
 }
+size_t tiffin_layer_held_bytes(const tiffin_layer* layer) {
+    return layer != nullptr ? layer->held.held_bytes() : 0;
+}
 size_t tiffin_layer_workspace_bytes(const tiffin_layer* layer, size_t tokens, size_t workers) {
     return layer != nullptr ? layer->held.workspace_bytes(tokens, workers) : 0;
 }

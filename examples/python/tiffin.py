@@ -73,7 +73,8 @@ def _load():
             ("layer_d_model", size, (pointer,)), ("layer_d_ff", size, (pointer,)), ("layer_choices", size, (pointer,)),
             ("layer_reads_token_ids", c.c_int, (pointer,)), ("layer_reads_residual", c.c_int, (pointer,)),
             ("layer_per_layer_input_width", size, (pointer,)), ("layer_in_place", text, (pointer, size)),
-            ("layer_workspace_bytes", size, (pointer, size, size)), ("layer_run", pointer, (pointer, pointer))):
+            ("layer_held_bytes", size, (pointer,)), ("layer_workspace_bytes", size, (pointer, size, size)),
+            ("layer_run", pointer, (pointer, pointer))):
         function = getattr(lib, "tiffin_" + name)
         function.restype, function.argtypes = result, arguments
     if lib.tiffin_version() >> 8 != VERSION >> 8:
@@ -165,7 +166,7 @@ class Layer:
         layer = cls.__new__(cls)
         layer._at, layer._pools = made, {}
         weakref.finalize(layer, _lib.tiffin_layer_free, made)
-        for name in ("d_model", "d_ff", "choices", "per_layer_input_width"):
+        for name in ("d_model", "d_ff", "choices", "per_layer_input_width", "held_bytes"):
             setattr(layer, name, getattr(_lib, "tiffin_layer_" + name)(made))
         layer.reads_token_ids = bool(_lib.tiffin_layer_reads_token_ids(made))
         layer.reads_residual = bool(_lib.tiffin_layer_reads_residual(made))

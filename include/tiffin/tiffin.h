@@ -202,6 +202,8 @@ TIFFIN_C_API int tiffin_layer_reads_residual(const tiffin_layer* layer);
 TIFFIN_C_API size_t tiffin_layer_per_layer_input_width(const tiffin_layer* layer);
 // The name of tensor i of those that the layer goes on reading where they were given; NULL after the last of them.
 TIFFIN_C_API const char* tiffin_layer_in_place(const tiffin_layer* layer, size_t i);
+// Bytes of weights in memory of the layer's own: packed, converted, or copied.
+TIFFIN_C_API size_t tiffin_layer_held_bytes(const tiffin_layer* layer);
 // Bytes of a workspace in which `tokens` tokens run in one piece, with `workers` tasks at a time. A smaller one makes
 // a call use fewer workers, and then run in pieces; the result is the same. Layers may share one, a call at a time.
 TIFFIN_C_API size_t tiffin_layer_workspace_bytes(const tiffin_layer* layer, size_t tokens, size_t workers);

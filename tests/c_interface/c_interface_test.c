@@ -271,6 +271,7 @@ static void is_refused_when_called(void) {
     tiffin_layer* const layer = prepared(&e, NULL);
     CHECK(strcmp(tiffin_layer_in_place(layer, 0), "stem_embed.weight") == 0);
     CHECK(tiffin_layer_in_place(layer, 1) == NULL);
+    CHECK(tiffin_layer_held_bytes(layer) > 0);
     const size_t bytes = tiffin_layer_workspace_bytes(layer, tokens, 1);
     void* const workspace = memory(bytes);
     float* const y = numbers(tokens * e.d);
@@ -440,6 +441,7 @@ static void nothing_of_null(void) {
     CHECK(tiffin_layer_reads_token_ids(NULL) == 0 && tiffin_layer_reads_residual(NULL) == 0);
     CHECK(tiffin_layer_per_layer_input_width(NULL) == 0 && tiffin_layer_workspace_bytes(NULL, 1, 1) == 0);
     CHECK(tiffin_layer_in_place(NULL, 0) == NULL);
+    CHECK(tiffin_layer_held_bytes(NULL) == 0);
 }
 
 int main(int argc, char** argv) {

@@ -47,12 +47,25 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// What is not read in place is held, in no format that is wider than f32, and at most as wide again as panels are.
+void check_held_bytes(const any_layer& layer, const weights& given) {
+    std::size_t least = 0, most = 0;
+    for (const weights::entry& e : given.entries()) {
+        if (std::ranges::count(layer.reads_in_place(), e.name) != 0) continue;
+        least += bytes_of(dtype::bf16, e.tensor.shape.elements());
+        most += 4 * bytes_of(dtype::f32, e.tensor.shape.elements()) + 4096;
+    }
+    CHECK(layer.held_bytes() >= least);
+    CHECK(layer.held_bytes() <= most);
+}
+
 // `exact`: whether everything that is named is read in these calls.
 template <class Block, class Backend>
 void check(const Backend& backend, dtype dense, dtype tables, bool exact = true) {
     tensor_set tensors(tiffin_test::tensors_wanted(Block{}), {sizes, {dense, 0}, {tables, 0}, ~0u, 11});
     const any_layer layer(prepare<Block>(tensors.given(), backend, {.tokens = 0}));
     const std::vector<float> fine = run(layer);
+    check_held_bytes(layer, tensors.given());
     const weights given = tensors.given();
     for (const std::string& named : layer.reads_in_place()) CHECK(given.find(named) != nullptr);
     for (const weights::entry& e : given.entries()) {
@@ -128,4 +141,19 @@ TEST_CASE("in place: by format and alignment") {
     CHECK(read_in_place(eigen{}, 4).size() == 4);
     CHECK(read_in_place(eigen{}, 1) == names{});
     CHECK(read_in_place(reference{}, 1).size() == 4);
+}
+TEST_CASE("in place: bytes held by the layer") {
+    // No panel has outputs beyond the last: 32 and 64 are multiples of every one.
+    const auto held = [](const auto& backend, std::size_t offset) {
+        tensor_set tensors(tiffin_test::tensors_wanted(stem_hybrid{}),
+                           {sizes, {dtype::f32, offset}, {dtype::f32, offset}, 0u, 11});
+        return prepare<stem_hybrid>(tensors.given(), backend, {.tokens = 0}).held_bytes();
+    };
+    constexpr std::size_t dense = 3 * 32 * 64, table = 9 * 64;  // numbers
+    CHECK(held(simd{}, 4) == dense * 4);
+    CHECK(held(simd{}, 1) == (dense + table) * 4);
+    CHECK(held(simd<bf16, bf16>{}, 4) == (dense + table) * 2);
+    CHECK(held(eigen{}, 4) == 0);
+    CHECK(held(eigen{}, 1) == (dense + table) * 4);
+    CHECK(held(reference{}, 1) == 0);
 }

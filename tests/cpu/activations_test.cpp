@@ -110,7 +110,7 @@ void check_product(std::size_t inputs, std::size_t outputs) {
     if constexpr (!codec<Weights>) backend.weights = kept_as_given;
     simd_detail::products<xsimd::default_arch, kept, Activations, 1> product(
         outputs, inputs, formats_of(backend.formats(), std::span(&w.type, 1)));
-    product.pack(0, {w.data(), w.type, {outputs, inputs}}, serially);
+    product.pack(0, {w.data(), w.type, {outputs, inputs}}, preparation{});
     const std::vector<double>& wr = w.exact;
     const std::vector<double> xr =
         rounded_activations<std::conditional_t<std::same_as<Activations, paired>, q8_0, Activations>>(x);

@@ -3,6 +3,7 @@
 #include <tiffin/cuda.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/source/residual_input.hpp>
 
 #include "cuda/whole_numbers.hpp"
 #include "support/doctest.hpp"
@@ -162,10 +163,49 @@ TEST_CASE_FIXTURE(stem_fixture, "what a call brings is checked before anything i
     refused(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), 9}}, out.rows()), errc::size,
             "has 9 ids");
     refused(layer.try_call(in.rows(d / 2), inputs, out.rows()), errc::size, "x: has shape (20, 12)");
-    refused(layer.try_call(in.rows(), inputs, in.rows()), errc::overlap, "overlaps x");
+    refused(layer.try_call(in.rows().rows_from(0, 9), {.token_ids = {their_ids.data(), 9}},
+                           matrix_view<float>(in.data() + d, 9, d)),
+            errc::overlap, "y: overlaps x and is not x itself");
     refused(layer.try_call(in.rows(), inputs, matrix_view<float>(out.data(), 10, d, d - 1)), errc::size,
             "stride");
     CHECK(layer.try_call(matrix_view<float>(), {}, matrix_view<float>()).ok());
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "y may be x, in one piece and in several") {
+    auto layer = prepare<embedded>(tensors.given, tiffin::cuda<>{stream}, {.tokens = 0});
+    const there<std::int32_t> their_ids(ids);
+    for (const std::size_t tokens : {10u, 3u}) {
+        const there<float> in(x);
+        const there<std::byte> memory(layer.workspace_bytes(tokens));
+        layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, in.rows(),
+              {memory.data(), memory.size()}, stream);
+        CHECK(layer.synchronise().ok());
+        CHECK(in.here() == wanted);
+    }
+}
+
+TEST_CASE_FIXTURE(stem_fixture, "y may be the residual, and x too") {
+    using joined = parallel<embedded, residual_input>;
+    whole_tensors named;
+    named.add_stem("branch.0.");
+    const std::vector<float> residual = whole_numbers(x.size(), 5, 3);
+    std::vector<float> sum(x.size()), sum_of_x(x.size());
+    auto expected = prepare<joined>(named.given, reference<>{});
+    expected(x, token_inputs{.token_ids = ids, .residual = {residual.data(), 10, d}}, sum);
+    expected(x, token_inputs{.token_ids = ids, .residual = {x.data(), 10, d}}, sum_of_x);
+    auto layer = prepare<joined>(named.given, tiffin::cuda<>{stream}, {.tokens = 4});
+    const there<std::int32_t> their_ids(ids);
+    const there<float> in(x), r(residual), both(x);
+    layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}, .residual = r.rows()}, r.rows());
+    layer(both.rows(), {.token_ids = {their_ids.data(), ids.size()}, .residual = both.rows()}, both.rows());
+    CHECK(layer.synchronise().ok());
+    CHECK(r.here() == sum);
+    CHECK(both.here() == sum_of_x);
+    const status s = layer.try_call(
+        in.rows().rows_from(0, 9), {.token_ids = {their_ids.data(), 9}, .residual = r.rows().rows_from(0, 9)},
+        matrix_view<float>(r.data() + d, 9, d));
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.failure().message() == "y: overlaps residual and is not the residual itself");
 }
 
 TEST_CASE_FIXTURE(stem_fixture, "weights that lie on the device are read there") {
@@ -183,6 +223,7 @@ TEST_CASE_FIXTURE(stem_fixture, "weights that lie on the device are read there")
 #if defined(TIFFIN_CUDA_ON_HOST)
     CHECK(emulated::device().allocations == before + 2);  // the workspace, and where ids are refused
 #endif
+    CHECK(layer.held_bytes() == 0);
     const there<float> in(x), out(x.size());
     const there<std::int32_t> their_ids(ids);
     layer(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows());

@@ -41,6 +41,7 @@ struct call_needs {
     std::vector<table_size> tables;
     std::vector<gathered_table> gathered;
     std::vector<std::string> in_place;  // tensors that the layer goes on reading where they were given
+    std::size_t held_bytes = 0;         // of weights, in memory of the layer's own
     std::size_t d_model = 0;
     std::size_t outputs = 0;      // of a row of y; d_model but for a block with a width of its own
     std::size_t d_ff = 0;         // of the first ffn; d_model where there is none

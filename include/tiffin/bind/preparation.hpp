@@ -26,6 +26,9 @@ public:
         done_ += bytes_of(t.type, t.shape.elements());
         if (progress_) progress_(done_, all_);
     }
+    // Memory that the layer keeps of its own.
+    void hold(std::size_t bytes) { held_ += bytes; }
+    [[nodiscard]] std::size_t held() const noexcept { return held_; }
     // What has no part in a pass over numbers counts at the end.
     void finish() {
         if (progress_ && done_ != all_) progress_(all_, all_);
@@ -35,6 +38,7 @@ private:
     const prepare_progress& progress_;
     std::size_t all_ = 0;
     std::size_t done_ = 0;
+    std::size_t held_ = 0;
 };
 
 }  // namespace detail
@@ -48,6 +52,10 @@ struct preparation {
     void done(const tensor_view& t) const {
         if (told != nullptr) told->add(t);
     }
+    void hold(std::size_t bytes) const {
+        if (told != nullptr) told->hold(bytes);
+    }
+    [[nodiscard]] std::size_t held() const { return told != nullptr ? told->held() : 0; }
 };
 
 TIFFIN_END

@@ -42,6 +42,8 @@ public:
     // Null where the tensor was not given.
     [[nodiscard]] const storage* data() const noexcept { return data_; }
     [[nodiscard]] const storage* at(std::size_t i) const noexcept { return at(data_, type_, i); }
+    // Of a converted copy.
+    [[nodiscard]] std::size_t own_bytes() const noexcept { return own_.size(); }
     // Where number i lies. Precondition: the first of a block.
     static const storage* at(const storage* data, [[maybe_unused]] dtype type, std::size_t i) noexcept {
         if constexpr (codec<Format>)

@@ -101,15 +101,14 @@ inline status check_gathered_index(const gathered_table& table, const gathered_r
     return {};
 }
 
-// Whether y lies apart from what every call reads, and from the routes it records; or is x, where it may be.
+// Whether y is x itself or lies apart from it, and apart from all else that calls read and from the routes they record.
 template <class X, class Y, class Inputs>
-status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y,
-                   bool may_be_x = false) {
+status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
         return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
     };
-    if (!(may_be_x && is_same_matrix(x, y)) && matrices_overlap(x, y))
-        return failure(errc::overlap, "y", "overlaps x", may_be_x ? " and is not x itself" : "");
+    if (!is_same_matrix(x, y) && matrices_overlap(x, y))
+        return failure(errc::overlap, "y", "overlaps x and is not x itself");
     if (lies_in_y(inputs.token_ids.data(), inputs.token_ids.size_bytes()))
         return failure(errc::overlap, "y", "overlaps token_ids");
     if (lies_in_y(inputs.routes.data(), inputs.routes.size_bytes()))
@@ -142,7 +141,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
         if (status s = check_gathered_index(table, rows); !s) return s;
         if (status s = check_gathered_place(table, rows, y); !s) return s;
     }
-    return check_apart(x, inputs, y, true);
+    return check_apart(x, inputs, y);
 }
 
 }  // namespace detail

@@ -58,8 +58,10 @@ public:
             "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
         static_assert(backend_for<Backend, Block>,
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
+        const preparation how = bound.how;
         this->hold(
-            std::make_unique<const detail::held_engine<call_arguments, engine>>(block, std::move(bound)));
+            std::make_unique<const detail::held_engine<call_arguments, engine>>(block, std::move(bound)),
+            how);
     }
 };
 

@@ -58,6 +58,9 @@ public:
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
     // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
+    // Bytes of weights in memory of the layer's own: packed, converted, or copied. Where the tensors they were made
+    // from stay in memory, these weights are there twice.
+    [[nodiscard]] std::size_t held_bytes() const noexcept { return needs_.held_bytes; }
 
     // Bytes for a call of `tokens` tokens with `workers` tasks at a time, y being x or not; fewer make it run in
     // pieces.
@@ -115,8 +118,9 @@ public:
 
 protected:
     layer_of_any_block(call_needs needs, std::size_t workers) : needs_(std::move(needs)), workers_(workers) {}
-    void hold(std::unique_ptr<const any_engine<call_arguments>> engine) {
+    void hold(std::unique_ptr<const any_engine<call_arguments>> engine, const preparation& how) {
         engine_ = std::move(engine);
+        needs_.held_bytes = how.held();
     }
 
 private:

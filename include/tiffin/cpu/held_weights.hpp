@@ -23,12 +23,14 @@ public:
                      const preparation& how) {
         const dtype type = how.formats.tables.type;
         tables_.push_back({typename Machine::table_numbers(t, type), t.gathered, number, width, type});
+        how.hold(tables_.back().numbers.own_bytes());
         if (t.gathered == 0) how.done(t);
         return type;
     }
-    const float* keep_vector(const tensor_view& t, std::size_t width, const preparation&) {
+    const float* keep_vector(const tensor_view& t, std::size_t width, const preparation& how) {
         constexpr std::size_t lanes = Machine::lane_count;
         vectors_.emplace_back(t, (width + lanes - 1) / lanes * lanes);
+        how.hold(vectors_.back().own_bytes());
         return vectors_.back().data();
     }
     // What a call gives to a view: where each token's rows lie, and what comes beside x.
@@ -66,7 +68,7 @@ public:
                   const preparation& how)
         : packed_(outputs, inputs, formats_of(how.formats, given)) {}
     void keep(std::size_t which, const tensor_view& weight, const preparation& how) {
-        packed_.pack(which, weight, how.execute);
+        packed_.pack(which, weight, how);
         how.done(weight);
     }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {

@@ -61,6 +61,7 @@ public:
                                     ? load_as_f32(b.data, b.type, (e * outputs + feature) * rank + r)
                                     : 0.0f;
                     }
+        how.hold(numbers_.size());
         how.done(b);
     }
     [[nodiscard]] const float* data() const noexcept { return numbers_.as<float>(); }

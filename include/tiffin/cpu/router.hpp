@@ -37,13 +37,15 @@ public:
             if (kinds[i] == tensor_kind::logits) {
                 experts_ = tensors[i].shape[0];
                 weight_.emplace_back(experts_, inputs, number_formats{});
-                weight_.back().pack(0, tensors[i], how.execute);
+                weight_.back().pack(0, tensors[i], how);
             } else if (kinds[i] == tensor_kind::selection_bias) {
                 bias_ = stored_numbers<f32>(tensors[i], tensors[i].shape.elements());  // a copy
+                how.hold(bias_.own_bytes());
             } else if (kinds[i] == tensor_kind::route_map) {
                 map_.resize(tensors[i].shape.elements());
                 for (std::size_t n = 0; n < map_.size(); ++n)
                     map_[n] = static_cast<std::int32_t>(detail::load_integer(tensors[i], n));
+                how.hold(map_.size() * sizeof map_[0]);
             }
         }
     }
@@ -141,7 +143,7 @@ public:
             one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
             one.shape = {rank_, inputs_};
             weights_.emplace_back(rank_, inputs_, formats_of(how.formats, std::span(&a.type, 1)));
-            weights_.back().pack(0, one, how.execute);
+            weights_.back().pack(0, one, how);
         }
         how.done(a);
     }

@@ -40,6 +40,8 @@ public:
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept {
         return held_->needs().in_place;
     }
+    // Bytes of weights in memory of the layer's own.
+    [[nodiscard]] std::size_t held_bytes() const noexcept { return held_->needs().held_bytes; }
     // Whether calls need token ids.
     [[nodiscard]] bool reads_token_ids() const noexcept { return !held_->needs().tables.empty(); }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {

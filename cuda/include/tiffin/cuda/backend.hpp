@@ -76,11 +76,13 @@ public:
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
     // The tensors whose memory, on the device, the layer may go on reading; all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
+    // Bytes of weights in device memory of the layer's own.
+    [[nodiscard]] std::size_t held_bytes() const noexcept { return needs_.held_bytes; }
     // Tokens that the layer's own workspace holds at a time.
     [[nodiscard]] std::size_t tokens() const noexcept { return tokens_; }
-    // Bytes of device memory for a call of `tokens` tokens in one piece.
+    // Bytes of device memory for a call of `tokens` tokens in one piece, y being x or not.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens) const noexcept {
-        return engine_.workspace_bytes(tokens, 1) + 255;
+        return bytes_of_a_piece(tokens) + 255;
     }
 
     // X, Y: matrix_view of device memory. `memory`: workspace_bytes(T) on the device.
@@ -122,6 +124,13 @@ private:
     layer(call_needs needs, engine_type engine) : needs_(std::move(needs)), engine_(std::move(engine)) {}
     status run(const matrix_view<const storage>& x, const inputs_type& inputs, const matrix_view<storage>& y,
                std::span<std::byte> memory, cudaStream_t stream) const;
+    // With room for x, and the residual if it is read, where y is written over them.
+    [[nodiscard]] std::size_t bytes_of_a_piece(std::size_t tokens) const noexcept {
+        cuda_detail::device_arena copies;
+        copies.take<storage>(tokens * needs_.d_model);
+        if (needs_.residual) copies.take<storage>(tokens * needs_.d_model);
+        return copies.used() + engine_.workspace_bytes(tokens, 1);
+    }
 
     call_needs needs_;
     engine_type engine_;
@@ -169,6 +178,7 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     made.weights_ = up.take();
     made.refused_ = std::move(made.weights_.back());
     made.weights_.pop_back();
+    for (const device_memory& held : made.weights_) made.needs_.held_bytes += held.size();
     made.workspace_ = *std::move(workspace);
     made.tokens_ = options.tokens;
     made.device_ = device;
@@ -189,8 +199,10 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip = (256 - address % 256) % 256;
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
-    const std::size_t tokens = detail::fitting_tokens(
-        [&](std::size_t count) { return engine_.workspace_bytes(count, 1); }, x.rows, room);
+    const bool onto_x = detail::is_same_matrix(x, y),
+               onto_residual = needs_.residual && detail::is_same_matrix(inputs.residual, y);
+    const std::size_t tokens =
+        detail::fitting_tokens([&](std::size_t count) { return bytes_of_a_piece(count); }, x.rows, room);
     if (tokens == 0)
         return failure(errc::workspace, "workspace", "has ", memory.size(),
                        " bytes of device memory; one token needs ", workspace_bytes(1));
@@ -203,7 +215,15 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
         piece.x = x.rows_from(first, count);
         piece.tokens = {count, nullptr, nullptr};
         piece.to = {y.row(first), y.stride};
-        piece.workspace = memory.data() + skip;
+        device_arena areas(memory.data() + skip);
+        const auto copy = [&](matrix_view<const storage>& of) {
+            auto* const rows = areas.take<storage>(count * of.cols);
+            gather<Format>(out, {of.data, of.stride}, nullptr, piece.tokens, of.cols, rows);
+            of = {rows, count, of.cols};
+        };
+        if (onto_x) copy(piece.x);
+        if (onto_residual) copy(piece.residual);
+        piece.workspace = areas.rest();
         if (needs_.delay) piece.carried = carried.rows_from(first, count);
         piece.carried_is_due = needs_.delay != 0 && inputs.carried->due() != 0;
         piece.refused = {refused_.template as<unsigned long long>()};

@@ -144,7 +144,8 @@ struct activations {
     std::size_t stride;
 };
 
-// Rows rows[i] of `from`, as they are: what a product reads where tokens lie apart.
+// Rows rows[i] of `from`, row i without `rows`, as they are: what a product reads where tokens lie apart, and what
+// a call reads where y is written over it.
 template <codec Format>
 struct gather_body {
     activations<Format> from;
@@ -155,7 +156,7 @@ struct gather_body {
 
     __device__ void operator()(std::size_t i) const {
         const auto [t, j] = divide(i, width);
-        if (tokens.has(t)) to[i] = from.data[rows[t] * from.stride + j];
+        if (tokens.has(t)) to[i] = from.data[(rows != nullptr ? rows[t] : t) * from.stride + j];
     }
 };
 template <codec Format>

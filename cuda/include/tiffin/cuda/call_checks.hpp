@@ -87,8 +87,8 @@ status check_device_call(const call_needs& needs, int device,
         if (status s = check_memory(ids.data(), "token_ids", device); !s) return s;
     if (needs.residual) {
         if (status s = check_rows(inputs.residual, "residual", x.rows, needs.d_model, device); !s) return s;
-        if (detail::matrices_overlap(inputs.residual, y))
-            return failure(errc::overlap, "y", "overlaps residual");
+        if (!detail::is_same_matrix(inputs.residual, y) && detail::matrices_overlap(inputs.residual, y))
+            return failure(errc::overlap, "y", "overlaps residual and is not the residual itself");
     }
     if (needs.given_width != 0) {
         if (status s =

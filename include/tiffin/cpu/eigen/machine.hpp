@@ -1,6 +1,7 @@
 // Products by Eigen, one float at a time for the rest: what a stage is computed with.
 #pragma once
 
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
 #include <tiffin/format/f32.hpp>
@@ -55,7 +56,10 @@ class products {
 public:
     products(std::size_t outputs, std::size_t inputs, const number_formats&)
         : outputs_(outputs), inputs_(inputs) {}
-    void pack(std::size_t, const tensor_view& weight, const executor_ref&) { weights_.emplace_back(weight); }
+    void pack(std::size_t, const tensor_view& weight, const preparation& how) {
+        weights_.emplace_back(weight);
+        how.hold(weights_.back().own_bytes());
+    }
 
     // The sums of the first weight; those of the next lie a plane further on.
     struct sums {

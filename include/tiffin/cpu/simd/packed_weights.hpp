@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/bind/preparation.hpp>
 #include <tiffin/cpu/simd/panel_kernels.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/tensor.hpp>
@@ -40,7 +41,7 @@ public:
     }
 
     // Packs weight number `which`, given in any format that is no integer's, at any alignment.
-    void pack(std::size_t which, const tensor_view& weight, const executor_ref& execute) {
+    void pack(std::size_t which, const tensor_view& weight, const preparation& how) {
         constexpr std::size_t at_once = 8;  // panels of a task: tens of microseconds
         const auto work = [&](std::size_t task) noexcept {
             for (std::size_t p = task * at_once; p < std::min(panels_, (task + 1) * at_once); ++p)
@@ -49,7 +50,8 @@ public:
                         {weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0, depth(k0)},
                         which * panel_outputs, buffer_.data() + offset(p, k0));
         };
-        execute((panels_ + at_once - 1) / at_once, task_ref(work));
+        how.execute((panels_ + at_once - 1) / at_once, task_ref(work));
+        how.hold(buffer_.size() / Count);
     }
 
     [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }

@@ -38,8 +38,8 @@ class products {
 public:
     products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
         : weights_(outputs, inputs, group_size(outputs), formats) {}
-    void pack(std::size_t which, const tensor_view& weight, const executor_ref& execute) {
-        weights_.pack(which, weight, execute);
+    void pack(std::size_t which, const tensor_view& weight, const preparation& how) {
+        weights_.pack(which, weight, how);
     }
 
     // Sums of one token and one register of outputs: at(token, feature) of weight 0, step() on of the next.
