@@ -5,8 +5,10 @@
 #include <tiffin/cpu/simd/tile.hpp>
 #include <tiffin/format/q8_0.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 TIFFIN_BEGIN
@@ -27,6 +29,15 @@ struct alignas(64) integer_row {
     std::conditional_t<HasLeast, float, std::int32_t> shifts[blocks * parts];
 };
 
+// Joins the numbers of `Part` lanes in the first of them, and so on: halves with halves, which registers do.
+template <std::size_t Part, class Number, std::size_t Count, class Join>
+[[gnu::always_inline]] inline void join_lanes(Number (&lanes)[Count], const Join& join) noexcept {
+    TIFFIN_UNROLL(5)
+    for (std::size_t n = Part / 2; n > 0; n /= 2)
+        for (std::size_t first = 0; first < Count; first += Part)
+            for (std::size_t i = first; i < first + n; ++i) lanes[i] = join(lanes[i], lanes[i + n]);
+}
+
 // Rounds block `b` of a row's activations as q8_0::round does, to the bit. A NaN or an infinity makes the
 // scale NaN. Not inlined: g++ 12 derives the places of values and scales from one another by arithmetic that
 // its analysis of aliases does not follow, and then drops the stores.
@@ -34,40 +45,36 @@ template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
 [[gnu::noinline]] void round_block(const float* from, integer_row<Input, Part, Bias, HasLeast>& row,
                                    std::size_t b) noexcept {
     using reg = lanes<Arch>;
-    reg most(0.0f), zeros(0.0f);
-    for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
-        const reg v = reg::load_unaligned(from + i);
-        most = xsimd::max(most, xsimd::abs(v));
-        zeros = multiply_add<Arch>(v, reg(0.0f), zeros);
-    }
-    alignas(64) float lane[width<Arch>];
-    most.store_aligned(lane);
-    float largest = 0;
-    for (const float one : lane) largest = one > largest ? one : largest;
-    const float scale = largest / 127;
+    using whole = whole_lanes<Arch>;
+    // Numbers of one sign are ordered as their bits are, and what is not finite comes last.
+    constexpr std::int32_t not_finite = 0x7F800000;
+    whole most(0);
+    for (std::size_t i = 0; i < q8_0::block; i += width<Arch>)
+        most = xsimd::max(most, xsimd::bitwise_cast<whole>(xsimd::abs(reg::load_unaligned(from + i))));
+    alignas(64) std::int32_t largest[width<Arch>];
+    most.store_aligned(largest);
+    join_lanes<width<Arch>>(largest, [](std::int32_t x, std::int32_t y) { return x > y ? x : y; });
+    const float scale = std::bit_cast<float>(largest[0]) / 127;
     const reg inverse(detail::finite_inverse(scale));
-    alignas(64) std::int32_t rounded[q8_0::block];
+    alignas(64)
+        std::uint32_t rounded[q8_0::block];  // whole numbers that may wrap around, of what is not finite
     for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
         // The largest number below 0.5, added towards the outside: ties go away from 0.
         const reg v = reg::load_unaligned(from + i) * inverse;
         const reg half = xsimd::copysign(reg(0.49999997f), v);
-        xsimd::to_int(v + half).store_aligned(rounded + i);
+        xsimd::to_int(v + half).store_aligned(reinterpret_cast<std::int32_t*>(rounded + i));
     }
-    zeros.store_aligned(lane);
-    float not_finite = 0;  // NaN where a number is NaN or infinite
-    for (const float one : lane) not_finite += one;
-    row.scales[b] = scale + not_finite;
-    for (std::size_t p = 0; p < row.parts; ++p) {
-        std::int32_t sum = 0;
-        for (std::size_t i = p * Part; i < (p + 1) * Part; ++i) {
-            row.values[b * q8_0::block + i] = static_cast<Input>(rounded[i]);
-            sum += static_cast<std::int8_t>(rounded[i]);
-        }
+    for (std::size_t i = 0; i < q8_0::block; ++i)
+        row.values[b * q8_0::block + i] = static_cast<Input>(rounded[i]);
+    row.scales[b] = largest[0] < not_finite ? scale : std::numeric_limits<float>::quiet_NaN();
+    join_lanes<Part>(rounded, [](std::uint32_t x, std::uint32_t y) { return x + y; });
+    for (std::size_t p = 0; p < row.parts; ++p)
         if constexpr (HasLeast)
-            row.shifts[b * row.parts + p] = row.scales[b] * static_cast<float>(sum);
+            row.shifts[b * row.parts + p] =
+                row.scales[b] * static_cast<float>(static_cast<std::int32_t>(rounded[p * Part]));
         else
-            row.shifts[b * row.parts + p] = -Bias * sum;
-    }
+            row.shifts[b * row.parts + p] =
+                static_cast<std::int32_t>(static_cast<std::uint32_t>(-Bias) * rounded[p * Part]);
 }
 
 template <class Arch, class Row>

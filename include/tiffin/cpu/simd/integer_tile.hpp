@@ -93,15 +93,8 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
 void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,
                            float* acc, bool fresh, ahead next) noexcept {
     const auto* const rows = reinterpret_cast<const typename Panel::row*>(x);
-    // The sums of two parts do not fit into the registers together: of half of the tokens they do.
-    constexpr std::size_t first = Panel::parts == 2 && Panels == 1 ? (Tokens + 1) / 2 : Tokens;
-    ahead nothing;
-    for (std::size_t b = 0; b < depth / q8_0::block; ++b) {
-        add_piece<Panel, Registers, first, Panels>(rows, b, w, apart, acc, fresh, next);
-        if constexpr (first < Tokens)
-            add_piece<Panel, Registers, Tokens - first, Panels>(
-                rows + first, b, w, apart, acc + first * Registers * Panel::reg::size, fresh, nothing);
-    }
+    for (std::size_t b = 0; b < depth / q8_0::block; ++b)
+        add_piece<Panel, Registers, Tokens, Panels>(rows, b, w, apart, acc, fresh, next);
 }
 
 }  // namespace simd_detail

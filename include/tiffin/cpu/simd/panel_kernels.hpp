@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -60,6 +61,7 @@ struct panel_kernels {
     std::size_t block_bytes;     // of one output
     std::size_t step;            // inputs are packed in multiples of this
     std::size_t row_bytes;       // of a token's depth block of activations
+    std::size_t tile_tokens;     // of the largest tile
     std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
     const tile_function* tiles;  // of n tokens: tiles[n - 1]
     const tile_function* side_by_side;  // of n of the few tokens, panels_at_once panels; null: one at a time
@@ -88,30 +90,32 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 
 // Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
-inline constexpr panel_kernels kernels_of = []<std::size_t... T>(std::index_sequence<T...>) {
-    using product = panel_product<Arch, Weights, Activations, Registers>;
-    panel_kernels made{.block = Weights::block,
-                       .block_bytes = product::block_bytes,
-                       .step = product::step,
-                       .row_bytes = product::row_bytes,
-                       .unpack_from = ~std::size_t{0},
-                       .tiles = tiles<product, T...>.data(),
-                       .side_by_side = nullptr,
-                       .unpacked_tiles = nullptr,
-                       .round = nullptr,
-                       .unpack = nullptr,
-                       .pack = &pack<product, Weights>};
-    if constexpr (sizeof(typename Weights::storage) >= Weights::block)  // a byte per number, or more
-        made.side_by_side = side_by_side<product>.data();
-    if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
-    if constexpr (product::unpacks) {
-        made.unpack_from = 3;
-        made.unpack = &product::unpack;
-        made.unpacked_tiles = unpacked_tiles<product, T...>.data();
-    }
-    return made;
-}
-(std::make_index_sequence<tile_tokens<Arch, Registers>>{});
+inline constexpr panel_kernels kernels_of =
+    []<class product, std::size_t... T>(std::type_identity<product>, std::index_sequence<T...>) {
+        static_assert(token_block % sizeof...(T) == 0 && sizeof...(T) >= few_tokens);
+        panel_kernels made{.block = Weights::block,
+                           .block_bytes = product::block_bytes,
+                           .step = product::step,
+                           .row_bytes = product::row_bytes,
+                           .tile_tokens = sizeof...(T),
+                           .unpack_from = ~std::size_t{0},
+                           .tiles = tiles<product, T...>.data(),
+                           .side_by_side = nullptr,
+                           .unpacked_tiles = nullptr,
+                           .round = nullptr,
+                           .unpack = nullptr,
+                           .pack = &pack<product, Weights>};
+        if constexpr (sizeof(typename Weights::storage) >= Weights::block)  // a byte per number, or more
+            made.side_by_side = side_by_side<product>.data();
+        if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
+        if constexpr (product::unpacks) {
+            made.unpack_from = 3;
+            made.unpack = &product::unpack;
+            made.unpacked_tiles = unpacked_tiles<product, T...>.data();
+        }
+        return made;
+    }(std::type_identity<panel_product<Arch, Weights, Activations, Registers>>{},
+      std::make_index_sequence<panel_product<Arch, Weights, Activations, Registers>::tile_tokens>{});
 
 // One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>

@@ -17,6 +17,7 @@ namespace simd_detail {
 
 // Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
 // A panel_product has
+//   tile_tokens  of the largest tile;
 //   step         inputs are packed in multiples of this;
 //   block_bytes  of one output's Weights::block inputs in a panel;
 //   row_bytes    of a token's depth block of activations;
@@ -29,6 +30,7 @@ namespace simd_detail {
 // Activations that stay f32, or are rounded and widened again; weights are widened.
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 struct panel_product {
+    static constexpr std::size_t tile_tokens = most_accumulators / Registers;
     static constexpr std::size_t step = Weights::block;
     static constexpr std::size_t block_bytes = sizeof(typename Weights::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(float);
@@ -66,6 +68,9 @@ template <class Arch, whole_number_format Weights, std::size_t Registers>
 struct panel_product<Arch, Weights, q8_0, Registers> {
     using panel = integer_panel<Arch, Weights, Registers>;
     using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;
+    // Few enough that the sums of a piece are scaled while the machine, as far as it looks ahead, multiplies the next
+    // (q8_0 on a Zen 5 core: 329 G products per second with 24 sums, 390 with 12, of 403 that its ports allow).
+    static constexpr std::size_t tile_tokens = 12 / Registers;
     static constexpr std::size_t step = Weights::block;
     static constexpr std::size_t block_bytes = panel::unit_bytes / panel::numbers;
     static constexpr std::size_t row_bytes = sizeof(typename panel::row);
@@ -94,6 +99,7 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
 // Pairs of bf16.
 template <class Arch, std::size_t Registers>
 struct panel_product<Arch, bf16, bf16, Registers> {
+    static constexpr std::size_t tile_tokens = most_accumulators / Registers;
     static constexpr std::size_t step = 2;
     static constexpr std::size_t block_bytes = sizeof(bf16::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);

@@ -81,11 +81,6 @@ public:
     }
 
 private:
-    // Tokens that share one pass over a group: their inputs and accumulators fit the second-level cache.
-    static constexpr std::size_t token_block = 96;
-    // Tokens of a full tile.
-    static constexpr std::size_t tile = tile_tokens<Arch, packed::registers>;
-    static_assert(token_block % tile == 0);
     // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs; as many as are
     // taken at once where there are enough.
     static std::size_t group_size(std::size_t outputs) noexcept {
@@ -135,6 +130,7 @@ private:
         const std::size_t outputs =
             std::min(weights_.panels_in(group) * packed::panel_outputs, weights_.outputs() - first_output);
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
+        const std::size_t tile = weights_.kernels().tile_tokens;
         const std::size_t tile_count = (tokens + tile - 1) / tile;
         const std::size_t blocks = (tokens + token_block - 1) / token_block;
         for (std::size_t b = 0; b < blocks; ++b) {
@@ -177,14 +173,14 @@ private:
     void multiply_many(std::size_t panel, std::size_t panels, std::size_t following, const std::byte* rows,
                        std::size_t tokens, std::size_t first, std::size_t count, float* acc) const noexcept {
         const panel_kernels& kernels = weights_.kernels();
-        const std::size_t tile_count = (count + tile - 1) / tile;
+        const std::size_t tile_count = (count + kernels.tile_tokens - 1) / kernels.tile_tokens;
         const bool unpacked = tile_count >= kernels.unpack_from;
         auto* const wide = reinterpret_cast<std::byte*>(acc + sum_numbers(tokens));
         const tile_function* const tile_of = unpacked ? kernels.unpacked_tiles : kernels.tiles;
         const std::size_t depths = (weights_.inputs() + depth_block - 1) / depth_block;
         // Panel by panel while the inputs of all depths stay in the second-level cache, as memory is then
         // read from front to back; depth by depth beyond, as the inputs of one then serve all panels.
-        const bool by_panel = tile_count <= 4;
+        const bool by_panel = count <= 48;
         const auto place = [&](std::size_t i) {
             return by_panel ? std::pair(i / depths, i % depths) : std::pair(i % panels, i / panels);
         };

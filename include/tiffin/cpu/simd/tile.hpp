@@ -14,19 +14,15 @@ namespace simd_detail {
 inline constexpr std::size_t depth_block = 256;
 
 // Accumulators that fit into registers beside the weights and one broadcast input.
-template <class Arch>
-inline constexpr std::size_t accumulators = [] {
+inline constexpr std::size_t most_accumulators = [] {
 #if defined(__AVX512F__) || defined(__aarch64__)
     return std::size_t{24};
 #else
     return std::size_t{12};
 #endif
 }();
-
-// Tokens of a tile whose panels are `Registers` wide.
-template <class Arch, std::size_t Registers>
-inline constexpr std::size_t tile_tokens =
-    accumulators<Arch> / Registers > 0 ? accumulators<Arch> / Registers : 1;
+// Tokens that share one pass over a group of panels: their inputs and sums fit the second-level cache.
+inline constexpr std::size_t token_block = 96;
 
 // Stored weights that a tile asks the cache for while it computes: the part of the next block that
 // is this tile's to fetch, `lines` cache lines every `ask_every` inputs. In larger bursts the requests
