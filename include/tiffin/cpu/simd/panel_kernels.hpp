@@ -92,7 +92,7 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 inline constexpr panel_kernels kernels_of =
     []<class product, std::size_t... T>(std::type_identity<product>, std::index_sequence<T...>) {
-        static_assert(token_block % sizeof...(T) == 0 && sizeof...(T) >= few_tokens);
+        static_assert(96 % sizeof...(T) == 0 && sizeof...(T) >= few_tokens);
         panel_kernels made{.block = Weights::block,
                            .block_bytes = product::block_bytes,
                            .step = product::step,

@@ -120,7 +120,8 @@ private:
         return rows;
     }
     [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept {
-        return std::min(tokens, token_block) * weights_.group_panels() * packed::panel_numbers;
+        return std::min(tokens, token_block(weights_.kernels().row_bytes)) * weights_.group_panels() *
+               packed::panel_numbers;
     }
 
     template <class Finish>
@@ -132,7 +133,8 @@ private:
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
         const std::size_t tile = weights_.kernels().tile_tokens;
         const std::size_t tile_count = (tokens + tile - 1) / tile;
-        const std::size_t blocks = (tokens + token_block - 1) / token_block;
+        const std::size_t most = token_block(weights_.kernels().row_bytes);
+        const std::size_t blocks = (tokens + most - 1) / most;
         for (std::size_t b = 0; b < blocks; ++b) {
             const std::size_t first = tile_count * b / blocks * tile;
             const std::size_t count = std::min(tile_count * (b + 1) / blocks * tile, tokens) - first;

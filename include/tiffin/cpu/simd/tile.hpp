@@ -21,8 +21,11 @@ inline constexpr std::size_t most_accumulators = [] {
     return std::size_t{12};
 #endif
 }();
-// Tokens that share one pass over a group of panels: their inputs and sums fit the second-level cache.
-inline constexpr std::size_t token_block = 96;
+// Tokens that share one pass over a group of panels, by the bytes of a token's depth block: these and the sums fit the
+// second-level cache. Each pass unpacks the weights anew.
+inline constexpr std::size_t token_block(std::size_t row_bytes) noexcept {
+    return row_bytes <= 2 * depth_block ? 192 : 96;
+}
 
 // Stored weights that a tile asks the cache for while it computes: the part of the next block that
 // is this tile's to fetch, `lines` cache lines every `ask_every` inputs. In larger bursts the requests
