@@ -1,15 +1,14 @@
 #include "machine.hpp"
 
-#include <omp.h>
+#include "time_on_all.hpp"
+
 #include <unistd.h>
 #include <xsimd/xsimd.hpp>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <fstream>
 #include <string>
-#include <utility>
 
 namespace tiffin_bench {
 namespace {
@@ -18,79 +17,9 @@ using vec = xsimd::batch<float>;
 constexpr std::size_t lanes = vec::size;
 constexpr std::size_t line = 64 / sizeof(float);  // floats a cache line holds
 
-double seconds_now() {
-    const auto t = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(t).count();
-}
-
-// Calls `work(thread, threads)` on all threads at once; the time from the first start to the last
-// end, and the number of threads there were.
-template <class Work>
-std::pair<double, int> time_on_all(int threads, const Work& work) {
-    double start = 0;
-    double end = 0;
-    int count = 1;
-#pragma omp parallel num_threads(threads)
-    {
-        const int me = omp_get_thread_num();
-#pragma omp master
-        count = omp_get_num_threads();
-#pragma omp barrier
-        // One thread must not be at work before the clock starts, hence a barrier on either side.
-#pragma omp master
-        start = seconds_now();
-#pragma omp barrier
-        work(me, count);
-#pragma omp barrier
-#pragma omp master
-        end = seconds_now();
-    }
-    return {end - start, count};
-}
-
 // Keeps a result alive, so that the loop that made it is.
 void consume(vec v) {
     [[maybe_unused]] volatile float kept = v.get(0);
-}
-
-// Enough chains to hide a latency of 4 or 5 cycles on 2 ports; no more than the registers hold
-// along with two factors, as a spilled chain would measure the cache. AVX-512 and NEON have 32
-// registers, narrower x86 sets have 16.
-#if (defined(__x86_64__) || defined(__i386__)) && !defined(__AVX512F__)
-constexpr std::size_t chains = 12;
-#else
-constexpr std::size_t chains = 16;
-#endif
-
-vec multiply_add(vec a, vec b, vec c) {
-#if defined(__AVX512F__)
-    // xsimd 8.1 multiplies, then adds here; only some compilers join the two.
-    return _mm512_fmadd_ps(a, b, c);
-#else
-    return xsimd::fma(a, b, c);
-#endif
-}
-
-template <std::size_t... I>
-void multiply_add_steps(std::size_t steps, std::index_sequence<I...>) {
-    // Through volatile, so that nothing is computed at compile time. The chains converge to
-    // 1e-3 / (1 - 0.5), far from the subnormals.
-    const volatile float factor = 0.5f;
-    const volatile float addend = 1e-3f;
-    const vec a(factor);
-    const vec b(addend);
-    std::array<vec, sizeof...(I)> chain{vec(static_cast<float>(I))...};
-    for (std::size_t s = 0; s < steps; ++s) ((chain[I] = multiply_add(chain[I], a, b)), ...);
-    (consume(chain[I]), ...);
-}
-
-// One try of about a millisecond.
-double measure_flops(int threads) {
-    constexpr std::size_t steps = std::size_t{1} << 18;
-    constexpr double flops_per_thread = 2.0 * lanes * chains * steps;
-    const auto [seconds, count] =
-        time_on_all(threads, [](int, int) { multiply_add_steps(steps, std::make_index_sequence<chains>{}); });
-    return flops_per_thread * count / seconds;
 }
 
 // Reads `floats` floats from `from` on, a multiple of 8 lines, as `Streams` walks side by side,
@@ -225,8 +154,11 @@ machine_meter::~machine_meter() = default;
 
 machine_limits machine_meter::now() {
     machine_limits limits{};
-    for (int i = 0; i < 3; ++i)
-        limits.flops_per_second = std::max(limits.flops_per_second, measure_flops(state_->threads));
+    for (std::size_t kind = 0; kind < arithmetic_kinds; ++kind)
+        for (int i = 0; i < 3; ++i)
+            limits.operations_per_second[kind] =
+                std::max(limits.operations_per_second[kind],
+                         measure_operations_per_second(static_cast<arithmetic>(kind), state_->threads));
     for (int i = 0; i < 3; ++i)
         limits.bytes_per_second = std::max(limits.bytes_per_second, state_->bandwidth(state_->pass));
     return limits;

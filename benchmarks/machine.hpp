@@ -1,7 +1,12 @@
-// What this machine can do at most: the two limits that every measured kernel is held against.
+// What this machine can do at most: the limits that every measured kernel is held against.
 #pragma once
 
+#include "arithmetic.hpp"
+
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -12,21 +17,23 @@
 
 namespace tiffin_bench {
 
-// A kernel that does F operations on B bytes from memory takes at least
-//     seconds >= max(F / flops_per_second, B / bytes_per_second),
-// whatever its code. A time is reported as a share of that bound: it says how much is left to gain,
-// which a ratio between two implementations does not.
+// A kernel that does F operations of a kind on B bytes from memory takes at least
+//     seconds >= max(F / operations_per_second[kind], B / bytes_per_second),
+// whatever its code. A time is reported as a share of that bound, from 0 to 1: it says how much is left to
+// gain, which a ratio between two implementations does not.
 struct machine_limits {
-    double flops_per_second;  // f32 operations, of which a multiply-add counts two
+    std::array<double, arithmetic_kinds> operations_per_second;  // of each arithmetic, on all threads
     double bytes_per_second;  // bytes read from memory, past all caches; 1 GB/s is 1e9
+
+    // The seconds that so many operations and bytes take at least.
+    [[nodiscard]] double bound(arithmetic kind, double operations, double bytes) const {
+        return std::max(operations / operations_per_second[static_cast<std::size_t>(kind)],
+                        bytes / bytes_per_second);
+    }
 };
 
-// Measures the limits with `threads` OpenMP threads. They belong to the instruction set that
-// machine.cpp was compiled for: give it the flags of the kernels.
-//
-//     flops_per_second = 2 * lanes * chains * steps * threads / seconds
-// for multiply-adds that never leave the registers, in more independent chains than
-// latency * ports. All threads run at once, since clock rates fall as cores and wide units wake.
+// Measures the limits with `threads` OpenMP threads. They belong to the instruction set that arithmetic.cpp
+// and machine.cpp were compiled for: give them the flags of the kernels.
 //
 //     bytes_per_second = bytes / seconds
 // for threads that each read one contiguous share of a buffer much larger than the last-level
@@ -57,9 +64,19 @@ private:
 // set has to be several times this for its reads to come from memory.
 std::size_t last_level_cache_bytes();
 
-// Uninitialised floats on huge pages where the system has them. A stream through 4 KiB pages pays
-// for page walks, more so in a virtual machine; all sides of a comparison should have their weights
-// in memory of this kind. Pages are placed at the first write.
+// Asks for huge pages, where the system has them, for memory that was not written yet. A stream through 4 KiB
+// pages pays for page walks, more so in a virtual machine; all sides of a comparison should have their
+// weights in memory of this kind. A refusal costs speed only.
+inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+    constexpr std::size_t page = 4096;  // of the ordinary size, which the address has to be a multiple of
+    const std::size_t skipped = (page - reinterpret_cast<std::uintptr_t>(memory) % page) % page;
+    if (skipped < bytes)
+        static_cast<void>(::madvise(static_cast<char*>(memory) + skipped, bytes - skipped, MADV_HUGEPAGE));
+#endif
+}
+
+// Uninitialised floats on huge pages. Pages are placed at the first write.
 class page_floats {
 public:
     page_floats() = default;
@@ -68,20 +85,11 @@ public:
         const std::size_t bytes = (count * sizeof(float) + page - 1) / page * page;
         data_.reset(static_cast<float*>(std::aligned_alloc(page, bytes)));
         if (!data_) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-        // A refusal costs speed only.
-        static_cast<void>(::madvise(data_.get(), bytes, MADV_HUGEPAGE));
-#endif
+        ask_for_huge_pages(data_.get(), bytes);
     }
-    [[nodiscard]] float* data() noexcept {
-        return data_.get();
-    }
-    [[nodiscard]] const float* data() const noexcept {
-        return data_.get();
-    }
-    [[nodiscard]] std::size_t size() const noexcept {
-        return size_;
-    }
+    [[nodiscard]] float* data() noexcept { return data_.get(); }
+    [[nodiscard]] const float* data() const noexcept { return data_.get(); }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
 private:
     static constexpr std::size_t page = std::size_t{2} << 20;

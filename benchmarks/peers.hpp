@@ -1,10 +1,13 @@
 // The same block in other libraries: what a program would have without this one.
 #pragma once
 
+#include "arithmetic.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tiffin_bench {
@@ -33,23 +36,37 @@ struct dense_peer {
     dense_peer(const dense_peer&) = delete;
     dense_peer& operator=(const dense_peer&) = delete;
     virtual ~dense_peer() = default;
-    virtual const char* name() const = 0;
     // Allocates and packs what calls with this many tokens need. Not part of a measured time.
     virtual void prepare(std::size_t tokens) = 0;
     // Prepares first if the last preparation was for another number of tokens.
     virtual void run(std::size_t layer, const float* x, std::size_t tokens, float* y) = 0;
 };
 
-// Reads the given weights as they lie, so those should be page_floats (machine.hpp).
-std::unique_ptr<dense_peer> make_eigen_peer(dense_shape shape, int threads, dense_weights weights);
+// A library's block with weights in one of its number formats.
+struct dense_peer_kind {
+    std::string library;
+    std::string format;
+    arithmetic products = arithmetic::f32;
+    double bytes_per_weight = sizeof(float);
+    std::size_t multiple = 1;  // both sizes have to be multiples of it
+    // Whether it reads the given weights as they lie in each call: those should then be page_floats
+    // (machine.hpp). Others hold a copy of all, and read the given ones to pack: when they are made, and in a
+    // `prepare` for a token count with another layout.
+    bool reads_in_place = false;
+    std::function<std::unique_ptr<dense_peer>(dense_shape, int threads, dense_weights)> make;
+};
 
-// Reads the given weights as they lie, so those should be page_floats (machine.hpp). Sets OpenBLAS
-// to one thread per call for the whole process: the threads are OpenMP's.
-std::unique_ptr<dense_peer> make_openblas_peer(dense_shape shape, int threads, dense_weights weights);
+dense_peer_kind eigen_peer_kind();
 
-// Holds one copy of all weights, in the layout oneDNN asks for, and reads the given ones only to
-// pack: at construction and in a `prepare` for a token count with another layout.
-std::unique_ptr<dense_peer> make_onednn_peer(dense_shape shape, int threads, dense_weights weights);
+// Sets OpenBLAS to one thread per call for the whole process, as it is made: the threads are OpenMP's.
+dense_peer_kind openblas_peer_kind();
+
+// f32, bf16 where oneDNN multiplies bf16 on this machine, s8.
+std::vector<dense_peer_kind> onednn_peer_kinds();
+
+// A graph of one block on ggml's CPU backend, in f32, bf16, f16 and blocks; `..._repacked`: in the layout that
+// llama.cpp gives to weights of this format where it has one for the machine.
+std::vector<dense_peer_kind> ggml_peer_kinds();
 
 struct row_range {
     std::size_t begin;
@@ -75,17 +92,21 @@ inline std::size_t rows_kept_in_cache(std::size_t width) {
 }
 
 // All peers of this build.
-inline std::vector<std::function<std::unique_ptr<dense_peer>(dense_shape, int, dense_weights)>>
-dense_peer_makers() {
-    return {
-        make_eigen_peer,
+inline std::vector<dense_peer_kind> dense_peer_kinds() {
+    std::vector<dense_peer_kind> kinds{eigen_peer_kind()};
+    [[maybe_unused]] const auto add = [&](const std::vector<dense_peer_kind>& more) {
+        kinds.insert(kinds.end(), more.begin(), more.end());
+    };
 #if defined(TIFFIN_BENCH_OPENBLAS)
-            make_openblas_peer,
+    kinds.push_back(openblas_peer_kind());
 #endif
 #if defined(TIFFIN_BENCH_ONEDNN)
-            make_onednn_peer,
+    add(onednn_peer_kinds());
 #endif
-    };
+#if defined(TIFFIN_BENCH_GGML)
+    add(ggml_peer_kinds());
+#endif
+    return kinds;
 }
 
 }  // namespace tiffin_bench

@@ -37,8 +37,6 @@ public:
         prepare(1);
     }
 
-    const char* name() const override { return "eigen"; }
-
     void prepare(std::size_t tokens) override {
         if (tokens <= capacity_) return;
         gate_ = page_floats(tokens * shape_.d_ff);
@@ -145,8 +143,13 @@ private:
 
 }  // namespace
 
-std::unique_ptr<dense_peer> make_eigen_peer(dense_shape shape, int threads, dense_weights weights) {
-    return std::make_unique<eigen_peer>(shape, threads, std::move(weights));
+dense_peer_kind eigen_peer_kind() {
+    return {.library = "eigen",
+            .format = "f32",
+            .reads_in_place = true,
+            .make = [](dense_shape shape, int threads, dense_weights weights) {
+                return std::make_unique<eigen_peer>(shape, threads, std::move(weights));
+            }};
 }
 
 }  // namespace tiffin_bench

@@ -1,31 +1,14 @@
-// oneDNN.
-#include "../machine.hpp"
-#include "../peers.hpp"
+// oneDNN in f32 and in bf16.
+#include "onednn.hpp"
 
 #include <omp.h>
-#include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace tiffin_bench {
+namespace onednn {
 namespace {
-
-using dnnl::matmul;
-using dnnl::memory;
-using arguments = std::unordered_map<int, memory>;
-
-memory::desc f32(std::size_t rows, std::size_t columns, memory::format_tag layout) {
-    const auto dim = [](std::size_t n) { return static_cast<memory::dim>(n); };
-    return {{dim(rows), dim(columns)}, memory::data_type::f32, layout};
-}
-
-// Room for what a descriptor describes, which may be padded.
-page_floats floats_for(const memory::desc& desc) {
-    return page_floats((desc.get_size() + sizeof(float) - 1) / sizeof(float));
-}
 
 // The primitive is matmul with the weights' layout left to it. With release 2.6.3 on 2 cores with
 // AVX-512 and (4096, 11008), times in ms for x gate^T with fused silu and product:
@@ -39,11 +22,15 @@ page_floats floats_for(const memory::desc& desc) {
 // inner_product loses its better kernel with a fused product, and for (11008, 4096) takes 1.2 times
 // as long as matmul at 1 to 64 tokens even without. The whole block with silu and product in a pass
 // of its own, vectorised and on all threads, takes as long as with both fused, to 1 or 2 %.
-class onednn_peer final : public dense_peer {
+//
+// Numerics: `type` of weights, of x, of x up^T and of the hidden values, each rounded to it once; sums and y in
+// f32.
+class matmul_peer final : public dense_peer {
 public:
-    onednn_peer(dense_shape shape, int threads, dense_weights weights)
+    matmul_peer(dense_shape shape, int threads, dense_weights weights, memory::data_type type)
         : shape_(shape),
           threads_(threads),
+          type_(type),
           weights_(std::move(weights)),
           engine_(dnnl::engine::kind::cpu, 0),
           stream_(engine_),
@@ -51,54 +38,57 @@ public:
         prepare(1);
     }
 
-    const char* name() const override { return "onednn"; }
-
     void prepare(std::size_t tokens) override {
         if (tokens == tokens_) return;
         // oneDNN divides the work when it makes a primitive, and keeps those it made before.
         omp_set_num_threads(threads_);
-        const auto rows = memory::format_tag::ab;
-        const memory::desc outer = f32(tokens, shape_.d_model, rows);
-        const memory::desc inner = f32(tokens, shape_.d_ff, rows);
+        const memory::desc given = matrix(tokens, shape_.d_model, memory::data_type::f32);
+        const memory::desc outer = matrix(tokens, shape_.d_model, type_);
+        const memory::desc inner = matrix(tokens, shape_.d_ff, type_);
 
         dnnl::post_ops silu_and_product;
         silu_and_product.append_eltwise(1.0f, dnnl::algorithm::eltwise_swish, 1.0f, 0.0f);
         silu_and_product.append_binary(dnnl::algorithm::binary_mul, inner);
-        const auto up = primitive(outer, inner, {});
-        const auto gate = primitive(outer, inner, silu_and_product);
-        const auto down = primitive(inner, outer, {});
+        const auto up = product(engine_, outer, type_, inner);
+        const auto gate = product(engine_, outer, type_, inner, silu_and_product);
+        const auto down = product(engine_, inner, type_, given);
         up_ = matmul(up);
         gate_ = matmul(gate);
         down_ = matmul(down);
 
-        up_values_ = page_floats(tokens * shape_.d_ff);
-        hidden_values_ = page_floats(tokens * shape_.d_ff);
+        ups_ = matrix_memory(engine_, inner);
+        hidden_ = matrix_memory(engine_, inner);
         const std::size_t scratch_bytes =
             std::max({up.scratchpad_desc().get_size(), gate.scratchpad_desc().get_size(),
                       down.scratchpad_desc().get_size()});
         scratch_ = page_floats(scratch_bytes / sizeof(float) + 1);
 
-        x_ = memory(outer, engine_, nullptr);
-        y_ = memory(outer, engine_, nullptr);
-        const memory ups(inner, engine_, up_values_.data());
-        const memory hidden(inner, engine_, hidden_values_.data());
+        x_ = memory(given, engine_, nullptr);
+        y_ = memory(given, engine_, nullptr);
+        memory in = x_;
+        if (type_ != memory::data_type::f32) {
+            rounded_ = matrix_memory(engine_, outer);
+            in = rounded_.view();
+            round_ = dnnl::reorder(x_, in);
+        }
         for (std::size_t l = 0; l < shape_.layers; ++l) {
             layer_state& mine = layers_[l];
             const auto [d_model, d_ff, count] = shape_;
-            pack(mine.up, up.weights_desc(), weights_.up(l), d_model, d_ff);
-            pack(mine.gate, gate.weights_desc(), weights_.gate(l), d_model, d_ff);
-            pack(mine.down, down.weights_desc(), weights_.down(l), d_ff, d_model);
-            mine.up_arguments = {{DNNL_ARG_SRC, x_},
-                                 {DNNL_ARG_WEIGHTS, mine.up.view},
-                                 {DNNL_ARG_DST, ups},
+            constexpr auto f32 = memory::data_type::f32;
+            pack(stream_, mine.up, up.weights_desc(), weights_.up(l), f32, d_model, d_ff);
+            pack(stream_, mine.gate, gate.weights_desc(), weights_.gate(l), f32, d_model, d_ff);
+            pack(stream_, mine.down, down.weights_desc(), weights_.down(l), f32, d_ff, d_model);
+            mine.up_arguments = {{DNNL_ARG_SRC, in},
+                                 {DNNL_ARG_WEIGHTS, mine.up.view()},
+                                 {DNNL_ARG_DST, ups_.view()},
                                  {DNNL_ARG_SCRATCHPAD, scratch(up)}};
-            mine.gate_arguments = {{DNNL_ARG_SRC, x_},
-                                   {DNNL_ARG_WEIGHTS, mine.gate.view},
-                                   {DNNL_ARG_DST, hidden},
+            mine.gate_arguments = {{DNNL_ARG_SRC, in},
+                                   {DNNL_ARG_WEIGHTS, mine.gate.view()},
+                                   {DNNL_ARG_DST, hidden_.view()},
                                    {DNNL_ARG_SCRATCHPAD, scratch(gate)},
-                                   {DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1, ups}};
-            mine.down_arguments = {{DNNL_ARG_SRC, hidden},
-                                   {DNNL_ARG_WEIGHTS, mine.down.view},
+                                   {DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1, ups_.view()}};
+            mine.down_arguments = {{DNNL_ARG_SRC, hidden_.view()},
+                                   {DNNL_ARG_WEIGHTS, mine.down.view()},
                                    {DNNL_ARG_DST, y_},
                                    {DNNL_ARG_SCRATCHPAD, scratch(down)}};
         }
@@ -111,6 +101,7 @@ public:
         // The arguments of all layers share these two.
         x_.set_data_handle(const_cast<float*>(x));
         y_.set_data_handle(y);
+        if (round_) round_.execute(stream_, {{DNNL_ARG_FROM, x_}, {DNNL_ARG_TO, rounded_.view()}});
         up_.execute(stream_, layers_[layer].up_arguments);
         gate_.execute(stream_, layers_[layer].gate_arguments);
         down_.execute(stream_, layers_[layer].down_arguments);
@@ -118,68 +109,65 @@ public:
     }
 
 private:
-    struct packed {
-        page_floats values;
-        memory view;
-    };
     struct layer_state {
-        packed up;
-        packed gate;
-        packed down;
-        arguments up_arguments;
-        arguments gate_arguments;
-        arguments down_arguments;
+        matrix_memory up, gate, down;
+        arguments up_arguments, gate_arguments, down_arguments;
     };
-
-    matmul::primitive_desc primitive(const memory::desc& in, const memory::desc& out,
-                                     const dnnl::post_ops& after) const {
-        dnnl::primitive_attr attributes;
-        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-        attributes.set_post_ops(after);
-        const memory::desc weights({in.dims()[1], out.dims()[1]}, memory::data_type::f32,
-                                   memory::format_tag::any);
-        return {matmul::desc(in, weights, out), attributes, engine_};
-    }
 
     memory scratch(const matmul::primitive_desc& of) {
         return {of.scratchpad_desc(), engine_, scratch_.data()};
     }
 
-    // Brings weights of (outputs, inputs) rows, which to matmul are (inputs, outputs) columns, into
-    // the layout `desc`; straight from the given memory, so that there are never two copies.
-    void pack(packed& to, const memory::desc& desc, const float* from, std::size_t inputs,
-              std::size_t outputs) {
-        if (to.view && to.view.get_desc() == desc) return;
-        to.view = memory();
-        to.values = page_floats();  // frees the old copy before there is a new one
-        to.values = floats_for(desc);
-        to.view = memory(desc, engine_, to.values.data());
-        memory given(f32(inputs, outputs, memory::format_tag::ba), engine_, const_cast<float*>(from));
-        dnnl::reorder(given, to.view).execute(stream_, given, to.view);
-        stream_.wait();
-    }
-
     dense_shape shape_;
     int threads_;
+    memory::data_type type_;
     dense_weights weights_;
     dnnl::engine engine_;
     dnnl::stream stream_;
     std::size_t tokens_ = 0;
+    dnnl::reorder round_;
     matmul up_;
     matmul gate_;
     matmul down_;
     memory x_;
     memory y_;
-    page_floats up_values_;
-    page_floats hidden_values_;
+    matrix_memory rounded_;
+    matrix_memory ups_;
+    matrix_memory hidden_;
     page_floats scratch_;
     std::vector<layer_state> layers_;
 };
 
-}  // namespace
+bool multiplies_bf16() {
+    try {
+        constexpr auto bf16 = memory::data_type::bf16;
+        product(dnnl::engine(dnnl::engine::kind::cpu, 0), matrix(1, 16, bf16), bf16, matrix(1, 16, bf16));
+        return true;
+    } catch (const dnnl::error&) {
+        return false;
+    }
+}
 
-std::unique_ptr<dense_peer> make_onednn_peer(dense_shape shape, int threads, dense_weights weights) {
-    return std::make_unique<onednn_peer>(shape, threads, std::move(weights));
+dense_peer_kind kind_of(const char* format, memory::data_type type, arithmetic products, double bytes) {
+    return {.library = "onednn",
+            .format = format,
+            .products = products,
+            .bytes_per_weight = bytes,
+            .make = [=](dense_shape shape, int threads, dense_weights weights) {
+                return std::make_unique<matmul_peer>(shape, threads, std::move(weights), type);
+            }};
+}
+
+}  // namespace
+}  // namespace onednn
+
+std::vector<dense_peer_kind> onednn_peer_kinds() {
+    using type = dnnl::memory::data_type;
+    std::vector<dense_peer_kind> kinds{onednn::kind_of("f32", type::f32, arithmetic::f32, 4)};
+    if (onednn::multiplies_bf16())
+        kinds.push_back(onednn::kind_of("bf16", type::bf16, arithmetic::bf16_dot, 2));
+    kinds.push_back(onednn::s8_kind());
+    return kinds;
 }
 
 }  // namespace tiffin_bench

@@ -97,8 +97,6 @@ public:
         prepare(1);
     }
 
-    const char* name() const override { return "openblas"; }
-
     void prepare(std::size_t tokens) override {
         if (tokens <= capacity_) return;
         gate_ = page_floats(tokens * shape_.d_ff);
@@ -141,8 +139,13 @@ private:
 
 }  // namespace
 
-std::unique_ptr<dense_peer> make_openblas_peer(dense_shape shape, int threads, dense_weights weights) {
-    return std::make_unique<openblas_peer>(shape, threads, std::move(weights));
+dense_peer_kind openblas_peer_kind() {
+    return {.library = "openblas",
+            .format = "f32",
+            .reads_in_place = true,
+            .make = [](dense_shape shape, int threads, dense_weights weights) {
+                return std::make_unique<openblas_peer>(shape, threads, std::move(weights));
+            }};
 }
 
 }  // namespace tiffin_bench

@@ -1,0 +1,128 @@
+#include "arithmetic.hpp"
+
+#include "time_on_all.hpp"
+
+#include <tiffin/cpu/simd/integer_dot.hpp>
+#include <tiffin/cpu/simd/lanes.hpp>
+
+#include <xsimd/xsimd.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <utility>
+
+namespace tiffin_bench {
+namespace {
+
+namespace registers = tiffin::simd_detail;
+using arch = xsimd::default_arch;
+using lanes = registers::lanes<arch>;
+
+// One instruction, or the few that stand for it: `add` does `operations` in a register.
+struct f32_chain {
+    using sums = lanes;
+    static constexpr double operations = 2 * registers::width<arch>;
+    static sums all(std::int32_t) noexcept { return sums(0.5f); }
+    // Converges to 1, far from the subnormals.
+    static void add(sums& to, sums& a, const sums& b) noexcept {
+        to = registers::multiply_add<arch>(to, a, b);
+        registers::pin(to.data);
+    }
+    static void hide(sums& v) noexcept { registers::pin(v.data); }
+};
+
+#if defined(__AVX512BF16__)
+struct bf16_chain {
+    using sums = __m512;
+    static constexpr double operations = 4 * 16;
+    static sums all(std::int32_t) noexcept { return _mm512_castsi512_ps(_mm512_set1_epi16(0x3f80)); }
+    static void add(sums& to, sums& a, const sums& b) noexcept {
+        to = _mm512_dpbf16_ps(to, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
+        registers::pin(to);
+    }
+    static void hide(sums& v) noexcept { registers::pin(v); }
+};
+#else
+using bf16_chain = f32_chain;
+#endif
+
+#if defined(__AVX2__)
+#    if defined(__AVX512BW__)
+using bytes = registers::bytes_512;
+#    else
+using bytes = registers::bytes_256;
+#    endif
+struct int8_chain {
+    using sums = bytes::reg;
+    static constexpr double operations = 2 * sizeof(sums);
+    static sums all(std::int32_t v) noexcept { return bytes::all(v); }
+    static void add(sums& to, sums& a, const sums& b) noexcept { add_with<bytes>(to, a, b); }
+    static void hide(sums& v) noexcept { registers::pin(v); }
+
+private:
+    template <class Bytes>
+    static void add_with(sums& to, sums& a, const sums& b) noexcept {
+        if constexpr (requires { Bytes::fours(to, a, b); }) {
+            to = Bytes::fours(to, a, b);
+        } else {
+            registers::pin(a);  // so that the product, which is the same each time, is not computed once
+            to = Bytes::add_16(to, Bytes::pairs_of_8(a, b));
+        }
+        registers::pin(to);
+    }
+};
+#elif defined(__ARM_FEATURE_DOTPROD)
+struct int8_chain {
+    using sums = int8x16_t;
+    static constexpr double operations = 2 * sizeof(sums);
+    static sums all(std::int32_t v) noexcept { return vdupq_n_s8(static_cast<std::int8_t>(v)); }
+    static void add(sums& to, sums& a, const sums& b) noexcept {
+        to = vreinterpretq_s8_s32(vdotq_s32(vreinterpretq_s32_s8(to), a, b));
+        registers::pin(to);
+    }
+    static void hide(sums& v) noexcept { registers::pin(v); }
+};
+#else
+using int8_chain = f32_chain;
+#endif
+
+// Enough chains to hide a latency of up to 6 cycles on 2 ports; no more than the registers hold along with two
+// factors, as a spilled chain would measure the cache. AVX-512 and NEON have 32 registers, narrower x86 sets
+// have 16.
+#if (defined(__x86_64__) || defined(__i386__)) && !defined(__AVX512F__)
+constexpr std::size_t chains = 12;
+#else
+constexpr std::size_t chains = 16;
+#endif
+constexpr std::size_t steps = std::size_t{1} << 17;
+
+template <class Chain, std::size_t... I>
+void run_chains(std::index_sequence<I...>) {
+    using sums = typename Chain::sums;
+    // Hidden from the compiler, so that nothing is computed at compile time.
+    sums a = Chain::all(0), b = Chain::all(0);
+    Chain::hide(a);
+    Chain::hide(b);
+    sums chain[] = {Chain::all(static_cast<std::int32_t>(I))...};
+    for (std::size_t s = 0; s < steps; ++s) (Chain::add(chain[I], a, b), ...);
+}
+
+template <class Chain>
+double operations_per_second(int threads) {
+    const auto [seconds, count] =
+        time_on_all(threads, [](int, int) { run_chains<Chain>(std::make_index_sequence<chains>{}); });
+    return Chain::operations * chains * steps * count / seconds;
+}
+
+}  // namespace
+
+double measure_operations_per_second(arithmetic kind, int threads) {
+    switch (kind) {
+        case arithmetic::bf16_dot: return operations_per_second<bf16_chain>(threads);
+        case arithmetic::int8_dot: return operations_per_second<int8_chain>(threads);
+        default: return operations_per_second<f32_chain>(threads);
+    }
+}
+
+}  // namespace tiffin_bench

@@ -1,0 +1,46 @@
+// Memories, modulated outputs, and blocks side by side: f32.
+#include "layer_subject.hpp"
+
+#include <array>
+#include <list>
+#include <tuple>
+
+namespace tiffin_bench {
+namespace {
+
+constexpr std::size_t backbone_layers = 28;  // which a pool of modulators is told
+constexpr std::size_t memory_width = 256;
+
+}  // namespace
+
+void add_memory_layers(const layer_choice& choice) {
+    const shape& s = choice.sizes;
+    if (choice.wants("retoken")) add_layer<tiffin::retoken_folded<tiffin::swiglu>>("retoken", s);
+    if (choice.wants("mort")) {
+        tiffin::mort<tiffin::swiglu> mort;
+        mort.modulator.num_layers = backbone_layers;
+        add_layer("mort", s, mort, {.experts = 4});
+    }
+    if (choice.wants("swiglu_delayed")) {
+        tiffin::parallel<tiffin::swiglu, tiffin::delayed<tiffin::source_block<tiffin::modulator_pool<>>, 2>>
+            delayed;
+        std::get<1>(delayed.branches).block.num_layers = backbone_layers;
+        add_layer("swiglu_delayed", s, delayed, {.experts = 4});
+    }
+
+    const shape memory{s.d_model, memory_width};
+    const tiffin::block_shape inner{.inner = {s.d_model, s.d_model / 2}};
+    if (choice.wants("meki")) add_layer<tiffin::meki>("meki", memory);
+    if (choice.wants("meki_training")) add_layer<tiffin::meki_training>("meki_training", memory, {}, inner);
+    if (choice.wants("ple")) add_layer<tiffin::ple>("ple", memory);
+    if (choice.wants("ple_given")) add_layer<tiffin::ple_given>("ple_given", memory);
+    if (choice.wants("swiglu_meki")) {
+        static std::list<std::array<tiffin::block_shape, 2>> branches;
+        branches.push_back({{{.d_model = s.d_model, .d_ff = s.d_ff, .vocab = vocab},
+                             {.d_model = s.d_model, .d_ff = memory_width, .vocab = vocab}}});
+        add_layer<tiffin::parallel<tiffin::swiglu, tiffin::meki>>("swiglu_meki", s, {},
+                                                                  {.parts = branches.back().data()});
+    }
+}
+
+}  // namespace tiffin_bench
