@@ -15,7 +15,7 @@ inline constexpr std::array<const char*, arithmetic_kinds> arithmetic_names{{"f3
 // The operations a second of one kind that `threads` OpenMP threads do together, in one try of about half a
 // millisecond, with the instruction that the kernels of `simd` have for it in the instruction set that
 // arithmetic.cpp was compiled for:
-//     2 * multiply-adds of a step * chains * steps * threads / seconds
+//     2 * multiply-adds of a step * chains * steps / seconds, summed over the threads,
 // for steps that never leave the registers, in more independent chains than latency * ports. All threads run
 // at once, since clock rates fall as cores and wide units wake.
 //

@@ -1,14 +1,15 @@
 #include "machine.hpp"
 
-#include "time_on_all.hpp"
-
+#include <omp.h>
 #include <unistd.h>
 #include <xsimd/xsimd.hpp>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace tiffin_bench {
 namespace {
@@ -16,6 +17,31 @@ namespace {
 using vec = xsimd::batch<float>;
 constexpr std::size_t lanes = vec::size;
 constexpr std::size_t line = 64 / sizeof(float);  // floats a cache line holds
+
+// Calls `work(thread, threads)` on all threads at once; the seconds from the first start to the last end, and
+// the number of threads there were.
+template <class Work>
+std::pair<double, int> time_on_all(int threads, const Work& work) {
+    using clock = std::chrono::steady_clock;
+    clock::time_point start, end;
+    int count = 1;
+#pragma omp parallel num_threads(threads)
+    {
+        const int me = omp_get_thread_num();
+#pragma omp master
+        count = omp_get_num_threads();
+#pragma omp barrier
+        // One thread must not be at work before the clock starts, hence a barrier on either side.
+#pragma omp master
+        start = clock::now();
+#pragma omp barrier
+        work(me, count);
+#pragma omp barrier
+#pragma omp master
+        end = clock::now();
+    }
+    return {std::chrono::duration<double>(end - start).count(), count};
+}
 
 // Keeps a result alive, so that the loop that made it is.
 void consume(vec v) {
