@@ -1,33 +1,51 @@
 #!/usr/bin/env python3
-"""Makes a table and a picture of what bench_layers or bench_cuda measured: how near each layer is to the machine's limit, and its time
-over that of the dense block in the best other library of the same run."""
+"""Makes tables and a picture of what bench_layers or bench_cuda measured: how near each layer is to the machine's limit, times of one
+over another, measured in turns, and how time grows with the tokens of a call."""
 import argparse
 import json
 import re
 import sys
 from collections import defaultdict
 
-NAME = re.compile(r"(layer|peer)/(.+)/(\d+x\d+)/tokens:(\d+)/(?:real|manual)_time$")
+TIMED = re.compile(r"((?:layer|peer)/.+)/(\d+x\d+)/tokens:(\d+)/(?:real|manual)_time$")
+RATIO = re.compile(r"ratio/(.+)/over/(.+)/tokens:(\d+)/(?:real|manual)_time$")
+CURVE = re.compile(r"curve/(.+)/real_time$")
 
 
-def read(path):
-    """Context, and {(name, shape): {tokens: (milliseconds, roofline)}}: medians where there are repetitions."""
-    with open(path, encoding="utf-8") as file:
-        report = json.load(file)
-    found, medians = defaultdict(dict), defaultdict(dict)
-    for one in report["benchmarks"]:
-        match = NAME.match(one.get("run_name", one["name"]))
-        if not match or "error_occurred" in one:
-            continue
-        key, tokens = (match[1] + "/" + match[2], match[3]), int(match[4])
-        value = (one["real_time"], one["roofline"])
-        if one.get("aggregate_name") == "median":
-            medians[key][tokens] = value
-        elif one.get("run_type") == "iteration":
-            found[key][tokens] = value
-    for key, row in medians.items():
-        found[key].update(row)
-    return report["context"], found
+class Report:
+    """Medians where there are repetitions, of
+        times:  {(name, shape): {tokens: (milliseconds, roofline)}}
+        ratios: {(above, below): {tokens: (median, lower quartile, upper quartile)}}, names with their shapes
+        curves: {name: {counter: value}}"""
+
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+        self.context = report["context"]
+        self.times, self.ratios, self.curves = defaultdict(dict), defaultdict(dict), {}
+        runs = {}
+        for one in report["benchmarks"]:
+            kind = one.get("aggregate_name", "iteration")
+            if "error_occurred" not in one and kind in ("iteration", "median"):
+                name = one.get("run_name", one["name"])
+                if kind == "median" or runs.get(name, {}).get("aggregate_name") != "median":
+                    runs[name] = one
+        for name, one in runs.items():
+            if match := TIMED.match(name):
+                self.times[match[1], match[2]][int(match[3])] = (one["real_time"], one["roofline"])
+            elif match := RATIO.match(name):
+                self.ratios[match[1], match[2]][int(match[3])] = (one["ratio"], one["quarter"], one["three_quarters"])
+            elif match := CURVE.match(name):
+                self.curves[match[1]] = one
+
+    def over_fastest_peer(self, name, shape):
+        """{tokens: ratio} over the fastest of the other libraries that it was held against in turns."""
+        found = {}
+        for (above, below), row in self.ratios.items():
+            if above == name + "/" + shape and below.startswith("peer/"):
+                for tokens, (median, _, _) in row.items():
+                    found[tokens] = max(median, found.get(tokens, 0))
+        return found
 
 
 def processor():
@@ -42,53 +60,66 @@ def machine_of(context):
     if "device" in context:
         return "%s, %.0f TFLOP/s of bf16 products, %.0f GB/s of copies" % (
             context["device"], float(context["peak_gflops"]) / 1000, float(context["read_gbs"]))
-    return "%s, %s threads, %.0f GFLOP/s of f32 multiply-adds, %.0f GB/s of reads" % (
-        processor(), context["threads"], float(context["peak_gflops"]), float(context["read_gbs"]))
+    peaks = ["%.0f of %s" % (float(context["peak_gflops_" + kind]), text) for kind, text in (
+        ("f32", "f32 multiply-adds"), ("bf16_dot", "bf16 products"), ("int8_dot", "8-bit products"))]
+    return "%s, %s threads, GFLOP/s: %s; %.0f GB/s of reads" % (
+        processor(), context["threads"], ", ".join(peaks), float(context["read_gbs"]))
 
 
-def table(context, found, best):
-    machine = machine_of(context)
-    lines = ["# Layers and number formats", "", "Milliseconds / share of the machine's limit / times the dense block in the "
-             "best other library.", machine + ", " + context["date"] + ".", ""]
-    for shape in sorted({s for _, s in found}):
-        rows = {name: row for (name, s), row in found.items() if s == shape}
-        tokens = sorted({t for row in rows.values() for t in row})
-        lines += ["## d_model x d_ff = " + shape, "", "| | " + " | ".join("T = %d" % t for t in tokens) + " |",
-                  "|" + "---|" * (len(tokens) + 1)]
-        for name in sorted(rows):
-            cells = []
-            for t in tokens:
-                if t not in rows[name]:
-                    cells.append("")
-                    continue
-                ms, roofline = rows[name][t]
-                cells.append("%.3g / %.2f" % (ms, roofline) + (" / %.2f" % (ms / best[shape, t]) if (shape, t) in best else ""))
-            lines.append("| " + name + " | " + " | ".join(cells) + " |")
+def lines_of(rows, cell):
+    """A table of {name: {tokens: value}}."""
+    tokens = sorted({t for row in rows.values() for t in row})
+    lines = ["| | " + " | ".join("T = %d" % t for t in tokens) + " |", "|" + "---|" * (len(tokens) + 1)]
+    for name in sorted(rows):
+        lines.append("| " + name + " | " + " | ".join(cell(rows[name][t]) if t in rows[name] else "" for t in tokens) + " |")
+    return lines + [""]
+
+
+def tables(report):
+    lines = ["# Layers and number formats", "", machine_of(report.context) + ", " + report.context["date"] + ".", ""]
+    for shape in sorted({s for _, s in report.times}):
+        lines += ["## d_model x d_ff = " + shape, "", "Milliseconds / share of the machine's limit.", ""]
+        lines += lines_of({name: row for (name, s), row in report.times.items() if s == shape}, lambda v: "%.3g / %.2f" % v)
+    if report.ratios:
+        lines += ["## Times over others, in turns", "", "Medians, and quartiles, of the ratios of neighbouring calls.", ""]
+        lines += lines_of({above + " over " + below: row for (above, below), row in report.ratios.items()},
+                          lambda v: "%.2f (%.2f to %.2f)" % v)
+    if report.curves:
+        lines += ["## Time over tokens, 1 to 32", "", "The worst step is the largest median of t(T + 1) / t(T).", "",
+                  "| | worst step | quartiles | from T | milliseconds of T = 1, 2, 4, 8, 16, 32 |", "|---|---|---|---|---|"]
+        for name, one in sorted(report.curves.items()):
+            times = ", ".join("%.3g" % one["ms_%02d" % t] for t in (1, 2, 4, 8, 16, 32))
+            lines.append("| %s | %.2f | %.2f to %.2f | %.0f | %s |" % (
+                name, one["step"], one["quarter"], one["three_quarters"], one["step_from"], times))
         lines.append("")
-    return "\n".join(lines), machine
+    return "\n".join(lines)
 
 
-def picture(found, best, machine, path):
+def picture(report, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    shapes = {s for _, s in found if any(k[0] == s for k in best)} or {s for _, s in found}
-    shape = max(shapes, key=lambda s: sum(key[1] == s for key in found))
-    colours = {"f32": "#2a6f97", "bf16": "#3a9a6b", "f16": "#9bc53d", "q8_0": "#e28413", "q4_0": "#c1292e"}
+    layers = {(n, s): row for (n, s), row in report.times.items() if n.startswith("layer/") and n.split("/")[2] in ("simd", "cuda")}
+    if not layers:
+        return False
+    shape = max({s for _, s in layers}, key=lambda s: (any(report.over_fastest_peer(n, s) for n, of in layers if of == s),
+                                                       sum(of == s for _, of in layers)))
+    colours = {"f32": "#2a6f97", "bf16": "#3a9a6b", "f16": "#9bc53d", "q8_0": "#e28413", "q4_0": "#c1292e", "q4_1": "#8f2d56"}
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6))
-    for (name, s), row in sorted(found.items()):
+    for (name, s), row in sorted(layers.items()):
         parts = name.split("/")
-        if s != shape or parts[0] != "layer" or parts[2] not in ("simd", "cuda"):
+        if s != shape or parts[3] not in colours or parts[1] not in ("swiglu", "stem"):
             continue
-        tokens = sorted(row)
-        style = {"color": colours.get(parts[3], "#777777"), "linestyle": "-" if parts[1] == "stem" else "--",
+        style = {"color": colours[parts[3]], "linestyle": "-" if parts[1] == "stem" else "--",
                  "marker": "o", "markersize": 3, "label": parts[1] + " " + parts[3]}
+        tokens = sorted(row)
         left.plot(tokens, [row[t][1] for t in tokens], **style)
-        against = [t for t in tokens if (s, t) in best]
-        right.plot(against, [row[t][0] / best[s, t] for t in against], **style)
-    for axis, title in ((left, "share of the machine's limit"), (right, "time over SwiGLU in the best other library")):
+        against = sorted(report.over_fastest_peer(name, s).items())
+        right.plot([t for t, _ in against], [ratio for _, ratio in against], **style)
+    for axis, title in ((left, "share of the machine's limit"),
+                        (right, "time over SwiGLU of the fastest other library in this format, in turns")):
         axis.set_xscale("log", base=2)
-        axis.set_xticks(sorted({t for row in found.values() for t in row}))
+        axis.set_xticks(sorted({t for row in layers.values() for t in row}))
         axis.xaxis.set_major_formatter(lambda value, _: "%d" % value)
         axis.set_xlabel("tokens a call")
         axis.set_title(title, fontsize=10)
@@ -96,9 +127,10 @@ def picture(found, best, machine, path):
         axis.axhline(1, color="#bbbbbb", linewidth=1, zorder=0)
         axis.spines[["top", "right"]].set_visible(False)
     left.legend(fontsize=7, ncol=2)
-    figure.suptitle("d_model x d_ff = %s; %s" % (shape, machine), fontsize=9)
+    figure.suptitle("d_model x d_ff = %s; %s" % (shape, machine_of(report.context)), fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
+    return True
 
 
 def main():
@@ -107,23 +139,18 @@ def main():
     parser.add_argument("stem", nargs="?", default="bench", help="writes STEM.md and STEM.png (default: %(default)s)")
     args = parser.parse_args()
     try:
-        context, found = read(args.report)
+        report = Report(args.report)
+        text = tables(report)
     except (OSError, ValueError, KeyError) as error:
         sys.exit("report.py: %s: not a report of bench_layers or bench_cuda: %s" % (args.report, error))
-    if not found:
-        sys.exit("report.py: %s: holds no layer and no peer" % args.report)
-    best = {}
-    for (name, shape), row in found.items():
-        if name.startswith("peer/"):
-            for tokens, (ms, _) in row.items():
-                best[shape, tokens] = min(ms, best.get((shape, tokens), ms))
-    text, machine = table(context, found, best)
+    if not (report.times or report.ratios or report.curves):
+        sys.exit("report.py: %s: holds no layer, no peer, no ratio and no curve" % args.report)
     with open(args.stem + ".md", "w", encoding="utf-8") as file:
         file.write(text)
     print("wrote " + args.stem + ".md")
     try:
-        picture(found, best, machine, args.stem + ".png")
-        print("wrote " + args.stem + ".png")
+        if picture(report, args.stem + ".png"):
+            print("wrote " + args.stem + ".png")
     except ImportError:
         print("no picture: matplotlib is not installed; on Debian: apt-get install python3-matplotlib")
 

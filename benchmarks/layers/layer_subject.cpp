@@ -4,47 +4,36 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tiffin_bench {
-namespace {
 
-// Memory of the layer's for a tensor's bytes.
-float* take(given_layer& to, std::size_t bytes) {
-    to.memory.emplace_back((bytes + sizeof(float) - 1) / sizeof(float));
-    return to.memory.back().data();
-}
-
-}  // namespace
-
-void add_noise(given_layer& to, const std::string& name, const tiffin::shape& sizes, std::uint32_t seed) {
-    to.memory.push_back(random_numbers(sizes.elements(), seed));
-    to.tensors.add(name, to.memory.back().data(), sizes);
-}
-
-// The experts of each id, those of one id different.
-void add_noise_map(given_layer& to, const std::string& name, const tiffin::shape& sizes, std::size_t experts,
-                   std::uint32_t seed) {
-    const std::size_t choices = sizes.rank() > 1 ? sizes[1] : 1;
-    auto* const map = reinterpret_cast<std::int32_t*>(take(to, sizes.elements() * sizeof(std::int32_t)));
-    for (std::size_t i = 0; i < sizes.elements(); ++i) {
-        seed = i % choices == 0 ? seed * 1664525u + 1013904223u : seed;
-        map[i] = static_cast<std::int32_t>(((seed >> 16) + i % choices) % experts);
+page_floats noise_of(tiffin::dtype type, const tiffin::shape& sizes, std::size_t experts,
+                     std::uint32_t seed) {
+    const std::size_t count = sizes.elements();
+    if (type == tiffin::dtype::f32) return random_numbers(count, seed);
+    if (type == tiffin::dtype::i32) {
+        // The experts of each id, those of one id different.
+        const std::size_t choices = sizes.rank() > 1 ? sizes[1] : 1;
+        page_floats memory(count);
+        auto* const map = reinterpret_cast<std::int32_t*>(memory.data());
+        for (std::size_t i = 0; i < count; ++i) {
+            seed = i % choices == 0 ? seed * 1664525u + 1013904223u : seed;
+            map[i] = static_cast<std::int32_t>(((seed >> 16) + i % choices) % experts);
+        }
+        return memory;
     }
-    to.tensors.add(name, {map, tiffin::dtype::i32, sizes});
+    const std::vector<unsigned char> blocks = tiffin_test::noise_blocks(type, count, seed);
+    page_floats memory((blocks.size() + sizeof(float) - 1) / sizeof(float));
+    std::memcpy(memory.data(), blocks.data(), blocks.size());
+    return memory;
 }
 
-void add_noise_blocks(given_layer& to, const std::string& name, const tiffin::shape& sizes,
-                      tiffin::dtype type, std::uint32_t seed) {
-    const std::vector<unsigned char> blocks = tiffin_test::noise_blocks(type, sizes.elements(), seed);
-    float* const memory = take(to, blocks.size());
-    std::memcpy(memory, blocks.data(), blocks.size());
-    to.tensors.add(name, {memory, type, sizes});
-}
-
-void keep_in_place(given_layer& given, const std::vector<std::string>& names) {
+void keep_in_place(given_layer& given, const std::vector<std::string>& names, spare_tensors& spare) {
     const auto& entries = given.tensors.entries();
     for (std::size_t i = 0; i < entries.size(); ++i)
-        if (std::ranges::find(names, entries[i].name) == names.end()) given.memory[i] = page_floats();
+        if (std::ranges::find(names, entries[i].name) == names.end())
+            spare.insert_or_assign(entries[i].name, std::exchange(given.memory[i], page_floats()));
 }
 
 double bytes_of(const tiffin::number_formats& formats, tiffin::tensor_kind kind) {

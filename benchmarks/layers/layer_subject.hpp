@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -37,33 +38,35 @@ struct given_layer {
     tiffin::weights tensors;
 };
 
-// Adds a tensor of noise to a layer: f32, integers of a map of `experts` experts, or the blocks of a format.
-void add_noise(given_layer& to, const std::string& name, const tiffin::shape& sizes, std::uint32_t seed);
-void add_noise_map(given_layer& to, const std::string& name, const tiffin::shape& sizes, std::size_t experts,
-                   std::uint32_t seed);
-void add_noise_blocks(given_layer& to, const std::string& name, const tiffin::shape& sizes,
-                      tiffin::dtype type, std::uint32_t seed);
+// A tensor's memory full of noise: f32, the integers of a map of `experts` experts, or the blocks of a format.
+page_floats noise_of(tiffin::dtype type, const tiffin::shape& sizes, std::size_t experts, std::uint32_t seed);
+
+// Tensors by name that a layer was packed from and does not read any more: the next one may be packed from them
+// too, which spares much of the time that a subject takes to be made.
+using spare_tensors = std::map<std::string, page_floats>;
 
 // Dense weights are given as `projections`, all else in f32.
 template <class Block>
 given_layer make_weights(const Block& block, const tiffin::block_shape& sizes, tiffin::dtype projections,
-                         std::uint32_t seed) {
+                         std::uint32_t seed, spare_tensors& spare) {
     given_layer given;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
         if (t.needed == tiffin::presence::optional) continue;
-        if (t.kind == tiffin::tensor_kind::route_map)
-            add_noise_map(given, name, t.shape, sizes.experts, seed++);
-        else if (t.kind == tiffin::tensor_kind::projection && projections != tiffin::dtype::f32)
-            add_noise_blocks(given, name, t.shape, projections, seed++);
-        else
-            add_noise(given, name, t.shape, seed++);
+        using kind = tiffin::tensor_kind;
+        const tiffin::dtype type = t.kind == kind::route_map    ? tiffin::dtype::i32
+                                   : t.kind == kind::projection ? projections
+                                                                : tiffin::dtype::f32;
+        auto found = spare.extract(std::string(name));
+        given.memory.push_back(found ? std::move(found.mapped())
+                                     : noise_of(type, t.shape, sizes.experts, seed++));
+        given.tensors.add(std::string(name), {given.memory.back().data(), type, t.shape});
     }
     return given;
 }
 
-// Frees the tensors that a layer does not go on reading: simd has packed the dense weights, and copied tables
-// that it keeps in another format.
-void keep_in_place(given_layer& given, const std::vector<std::string>& names);
+// Takes back the tensors that a layer does not go on reading, which it names: simd has packed the dense weights,
+// and copied tables that it keeps in another format.
+void keep_in_place(given_layer& given, const std::vector<std::string>& names, spare_tensors& spare);
 
 // Bytes a number of a tensor of this kind takes in a backend.
 double bytes_of(const tiffin::number_formats& formats, tiffin::tensor_kind kind);
@@ -96,10 +99,12 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
     const double dense_bytes =
         bytes_of(formats, tiffin::tensor_kind::projection) * (cost.parameters - cost.table_parameters);
     made.layers = layers_for(dense_bytes);
+    spare_tensors spare;
     for (std::size_t i = 0; i < made.layers; ++i) {
-        held->given.push_back(make_weights(block, sizes, projections, static_cast<std::uint32_t>(100 * i)));
+        held->given.push_back(
+            make_weights(block, sizes, projections, static_cast<std::uint32_t>(100 * i), spare));
         held->layers.push_back(tiffin::prepare(block, held->given[i].tensors, backend, {.tokens = 0}));
-        keep_in_place(held->given[i], held->layers[i].reads_in_place());
+        keep_in_place(held->given[i], held->layers[i].reads_in_place(), spare);
     }
     held->workspace =
         held->layers[0].make_workspace(most_tokens, static_cast<std::size_t>(options().threads));
