@@ -17,6 +17,7 @@ namespace simd_detail {
 // Weights come in groups: an output's bytes of `group` inputs, beside those of the next output.
 // An integer_dot has
 //   group         inputs that an instruction joins to a sum;
+//   instructions  that add a group's products to a sum;
 //   input         what it wants activations as;
 //   stored_bias   what is added to a byte of 8 bits when it is packed, 0 or 128, and is in it as it is multiplied;
 //   weights       a register of groups, load<Half>(bytes) from packed ones. Half 1: the high 4 bits;
@@ -31,7 +32,7 @@ namespace simd_detail {
 template <class Arch, int Bits>
 struct portable_dot {
     static constexpr std::size_t lane_count = width<Arch>;
-    static constexpr std::size_t group = 1;
+    static constexpr std::size_t group = 1, instructions = 2;
     static constexpr int stored_bias = 0;
     using input = std::int16_t;
     using weights = std::array<std::int16_t, lane_count>;

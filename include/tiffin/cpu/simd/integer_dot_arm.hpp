@@ -18,7 +18,7 @@ namespace simd_detail {
 // Signed bytes joined by four; fewer bits count from 0.
 template <int Bits>
 struct signed_fours_dot {
-    static constexpr std::size_t group = 4;
+    static constexpr std::size_t group = 4, instructions = 1;
     static constexpr int stored_bias = 0;
     using input = std::int8_t;
     using weights = int8x16_t;

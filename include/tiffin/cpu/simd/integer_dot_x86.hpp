@@ -125,7 +125,7 @@ struct packed_levels {
 // Bytes as 16 bits, joined by two: nothing can overflow, and widening is paid once for many tokens.
 template <class Bytes>
 struct pairs_dot {
-    static constexpr std::size_t group = 2;
+    static constexpr std::size_t group = 2, instructions = 2;
     static constexpr int stored_bias = 0;
     using input = std::int16_t;
     using weights = typename Bytes::reg;
@@ -147,7 +147,7 @@ struct pairs_dot {
 // 15 x 127 fit.
 template <class Bytes>
 struct nibbles_dot : packed_levels<Bytes> {
-    static constexpr std::size_t group = 4;
+    static constexpr std::size_t group = 4, instructions = 2;
     static constexpr int stored_bias = 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;
@@ -166,7 +166,7 @@ struct nibbles_dot : packed_levels<Bytes> {
 // 5 or 6 bits likewise, joined on to 32: a sum of two products up to 63 x 127 fits 16, more do not.
 template <class Bytes>
 struct wide_levels_dot : packed_levels<Bytes> {
-    static constexpr std::size_t group = 4;
+    static constexpr std::size_t group = 4, instructions = 3;
     static constexpr int stored_bias = 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;
@@ -184,7 +184,7 @@ struct wide_levels_dot : packed_levels<Bytes> {
 // Unsigned bytes times signed ones, joined by four (VNNI).
 template <class Bytes, int Bits>
 struct fours_dot : packed_levels<Bytes> {
-    static constexpr std::size_t group = 4;
+    static constexpr std::size_t group = 4, instructions = 1;
     static constexpr int stored_bias = Bits == 8 ? 128 : 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;

@@ -88,7 +88,6 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 }
 (std::make_index_sequence<few_tokens>{});
 
-// Unpacking costs a pass over the block in the cache; not unpacking costs its instructions again each tile.
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 inline constexpr panel_kernels kernels_of =
     []<class product, std::size_t... T>(std::type_identity<product>, std::index_sequence<T...>) {
@@ -98,7 +97,7 @@ inline constexpr panel_kernels kernels_of =
                            .step = product::step,
                            .row_bytes = product::row_bytes,
                            .tile_tokens = sizeof...(T),
-                           .unpack_from = ~std::size_t{0},
+                           .unpack_from = product::unpack_from,
                            .tiles = tiles<product, T...>.data(),
                            .side_by_side = nullptr,
                            .unpacked_tiles = nullptr,
@@ -108,8 +107,7 @@ inline constexpr panel_kernels kernels_of =
         if constexpr (sizeof(typename Weights::storage) >= Weights::block)  // a byte per number, or more
             made.side_by_side = side_by_side<product>.data();
         if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
-        if constexpr (product::unpacks) {
-            made.unpack_from = 3;
+        if constexpr (product::unpack_from != never) {
             made.unpack = &product::unpack;
             made.unpacked_tiles = unpacked_tiles<product, T...>.data();
         }
