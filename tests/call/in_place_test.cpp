@@ -92,7 +92,6 @@ void check_all() {
 #if !defined(TIFFIN_TEST_SMALL)
     check<Block>(simd<bf16, bf16>{}, dtype::bf16, dtype::bf16);
     check<Block>(simd<f16, bf16>{}, dtype::f32, dtype::f32);
-    check<Block>(simd<any_format, any_format>{{dtype::f16}, {dtype::bf16}}, dtype::f16, dtype::bf16);
 #endif
 }
 
@@ -136,7 +135,12 @@ TEST_CASE_TEMPLATE("in place: modulators", Block, MODULATORS) {
     check_all<Block>();
 }
 TEST_CASE("in place: formats chosen at run time") {
-    check<stem_hybrid>(simd<any_format, any_format>{{dtype::f16}, {dtype::bf16}}, dtype::f16, dtype::bf16);
+    const simd<any_format, any_format> backend{{dtype::f16}, {dtype::bf16}};
+    check<stem_hybrid>(backend, dtype::f16, dtype::bf16);
+#if !defined(TIFFIN_TEST_SMALL)
+    check<structmoe>(backend, dtype::f16, dtype::bf16);
+    check<tiffin_test::mort_of_three<mlp>>(backend, dtype::f16, dtype::bf16);
+#endif
 }
 TEST_CASE("in place: by format and alignment") {
     using names = std::vector<std::string>;
