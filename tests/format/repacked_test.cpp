@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -195,4 +196,18 @@ TEST_CASE("kept as given: what numbers ask for is asked of them alone") {
         CHECK(kept_as(type, false) == dtype::q8_0);
     for (const dtype type : {dtype::q5_1, dtype::q3_k, dtype::iq4_nl, dtype::mxfp4})
         CHECK(kept_as(type) == dtype::q8_0);
+}
+
+TEST_CASE("kept as given: a format that is only read cannot be asked for") {
+    const given_so all(dtype::q6_k, dtype::q6_k, dtype::q6_k);
+    const auto refused = [&](const auto& backend, std::string_view which) {
+        const auto made = try_prepare<swiglu>(all.stored, backend);
+        REQUIRE_FALSE(made.ok());
+        CHECK(made.failure().code == errc::option);
+        CHECK(made.failure().where == which);
+        CHECK(made.failure().what.find("Q6_K") != std::string::npos);
+    };
+    refused(simd<any_format>{.weights = {dtype::q6_k}}, "weights");
+    refused(simd<any_format, any_format>{{}, {dtype::q6_k}, {}}, "tables");
+    refused(simd<any_format, any_format, f32>{{dtype::q6_k}, {}, {}}, "weights");
 }

@@ -26,6 +26,7 @@ inline bound_node* recorded_node(bound_node& node) {
 // dtype, shape, value, option; `where` is the tensor's name.
 template <block_policy Block>
 result<binding> bind_weights(const Block& block, const weights& given, const preparation& how = {}) {
+    if (const status s = detail::check_kept(how.formats); !s) return s.failure();
     if (const status s = detail::check_given(given); !s) return s.failure();
     detail::binder from(given, how.formats);
     binding bound;

@@ -19,6 +19,18 @@ TIFFIN_BEGIN
 
 namespace detail {
 
+// Whether a backend's formats are some that numbers are kept in.
+inline status check_kept(const number_formats& formats) {
+    const auto check = [](const number_format& format, const char* which) -> status {
+        if (format.refused.empty()) return {};
+        return failure(errc::option, which, "cannot be kept in ", format.refused,
+                       " by choice: any_format is F32, BF16, F16, Q8_0, Q4_0 or Q4_1; kept_as_given keeps "
+                       "weights in formats that are only read");
+    };
+    if (status s = check(formats.weights, "weights"); !s) return s;
+    return check(formats.tables, "tables");
+}
+
 // The scales of given blocks, which each format tells as f16, are finite.
 inline status check_scales(const tensor_view& given, const std::string& name) {
     return with_given_format(given.type, [&](auto format) -> status {

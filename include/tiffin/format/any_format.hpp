@@ -74,8 +74,9 @@ struct number_format {
     std::size_t block = 1;
     float largest = f32::largest;
     dtype type = dtype::f32;
-    bool is_given = true;   // whether tensors can be given in it: not in a codec without a dtype
-    bool as_given = false;  // each tensor has its own
+    bool is_given = true;        // whether tensors can be given in it: not in a codec without a dtype
+    bool as_given = false;       // each tensor has its own
+    std::string_view refused{};  // what was asked for, and numbers are not kept in
 };
 
 // The given tensors that a backend goes on reading where they lie, if they are in its own format and aligned.
@@ -105,6 +106,7 @@ constexpr number_format describe(const Format& format) {
     } else {
         number_format told = with_format(format.type, [](auto one) { return describe(one); });
         if constexpr (requires { format.as_given; }) told.as_given = format.as_given;
+        if (told.type != format.type) told.refused = name_of(format.type);
         return told;
     }
 }
