@@ -46,14 +46,14 @@ tiffin::result<tiffin::any_layer> prepare_branch(const Block& block, const ffn& 
 
 tiffin::result<tiffin::any_layer> prepare(const ffn& block, tiffin::executor_ref execute) {
     using any_gate = tiffin::gate<tiffin::any_activation>;
-    const any_gate gate{{block.activation}};
+    const any_gate gate{tiffin::any_activation{block.activation}};
     tiffin::weights given;
     add(given, "down_proj", block.down);
     add(given, "up_proj", block.up);
     if (block.gate.weight.data == nullptr)
         return prepare_branch(tiffin::ffn<any_gate, tiffin::none>{gate}, block, given, execute);
     add(given, "gate_proj", block.gate);
-    return prepare_branch(tiffin::ffn<any_gate, tiffin::dense>{gate}, block, given, execute);
+    return prepare_branch(tiffin::ffn<any_gate, tiffin::dense>{{gate}}, block, given, execute);
 }
 
 tiffin::result<tiffin::any_layer> prepare_around(const tiffin::io::side_file& side, std::size_t layer,
