@@ -1,5 +1,7 @@
 #include "arithmetic.hpp"
 
+#include <tiffin/cpu/simd/amx.hpp>
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/cpu/simd/integer_dot.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
 
@@ -107,17 +109,48 @@ void run_chains(std::index_sequence<I...>) {
     for (std::size_t s = 0; s < steps; ++s) (Chain::add(chain[I], a, b), ...);
 }
 
-// Each thread by its own clock: one that has to wait for a core is not slower once it has it.
+constexpr std::size_t amx_steps = std::size_t{1} << 12;
+
+// Four products of tiles at a time, which hide the latency of one another. All numbers are 0.
+template <arithmetic Kind>
+struct amx_chains {
+    static constexpr double operations =
+        4.0 * 2 * 16 * 16 * (Kind == arithmetic::bf16_dot ? 32 : 64) * amx_steps;
+    static void run() {
+        static constexpr registers::amx_shapes shapes = [] {
+            registers::amx_shapes made;
+            for (std::size_t i = 0; i < 6; ++i) made.set(i, registers::amx_rows, registers::amx_row_bytes);
+            return made;
+        }();
+        const registers::amx_scope scope(shapes);  // which makes them zeros
+        registers::amx_unit unit(shapes);
+        const auto step = [&]<std::size_t... C>(std::index_sequence<C...>) {
+            if constexpr (Kind == arithmetic::bf16_dot)
+                (unit.template multiply_bf16<C, 4, 5>(), ...);
+            else
+                (unit.template multiply_bytes<C, 4, 5>(), ...);
+        };
+        for (std::size_t s = 0; s < amx_steps; ++s) step(std::make_index_sequence<4>{});
+    }
+};
+
 template <class Chain>
+struct register_chains {
+    static constexpr double operations = Chain::operations * chains * steps;
+    static void run() { run_chains<Chain>(std::make_index_sequence<chains>{}); }
+};
+
+// Each thread by its own clock: one that has to wait for a core is not slower once it has it.
+template <class Chains>
 double operations_per_second(int threads) {
     using clock = std::chrono::steady_clock;
     double rate = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : rate)
     {
         const clock::time_point start = clock::now();
-        run_chains<Chain>(std::make_index_sequence<chains>{});
+        Chains::run();
         const std::chrono::duration<double> took = clock::now() - start;
-        rate = Chain::operations * chains * steps / took.count();
+        rate = Chains::operations / took.count();
     }
     return rate;
 }
@@ -125,10 +158,15 @@ double operations_per_second(int threads) {
 }  // namespace
 
 double measure_operations_per_second(arithmetic kind, int threads) {
+    const bool amx = tiffin::amx_permitted();
     switch (kind) {
-        case arithmetic::bf16_dot: return operations_per_second<bf16_chain>(threads);
-        case arithmetic::int8_dot: return operations_per_second<int8_chain>(threads);
-        default: return operations_per_second<f32_chain>(threads);
+        case arithmetic::bf16_dot:
+            return amx ? operations_per_second<amx_chains<arithmetic::bf16_dot>>(threads)
+                       : operations_per_second<register_chains<bf16_chain>>(threads);
+        case arithmetic::int8_dot:
+            return amx ? operations_per_second<amx_chains<arithmetic::int8_dot>>(threads)
+                       : operations_per_second<register_chains<int8_chain>>(threads);
+        default: return operations_per_second<register_chains<f32_chain>>(threads);
     }
 }
 

@@ -19,6 +19,8 @@ inline constexpr std::array<const char*, arithmetic_kinds> arithmetic_names{{"f3
 // for steps that never leave the registers, in more independent chains than latency * ports. All threads run
 // at once, since clock rates fall as cores and wide units wake.
 //
+// Where the process may use the tile registers of AMX: products of full tiles of bf16 or bytes.
+//
 // Without an instruction for pairs of bf16 these are multiplied in f32, at the rate of that. Without one for
 // bytes, pairs of bytes are joined to 16 bits and added there, as for weights of 4 bits: those of 8 need more
 // instructions. Where there is neither (no AVX2), the rate is that of f32.

@@ -7,6 +7,8 @@
 //     overhead/<executor>/<one>                             what one token takes beyond its tasks
 // Every call takes the next of several layers whose weights together exceed the last-level cache, as the layers
 // of a model do.
+#include <tiffin/cpu/simd/amx_permission.hpp>
+
 #include <benchmark/benchmark.h>
 
 #include "layers/layer_subject.hpp"
@@ -161,6 +163,7 @@ std::vector<shape> parse_shapes(std::string_view text, std::string_view flag) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    tiffin::permit_amx();  // before layers are prepared
     options().threads = omp_get_max_threads();
     std::vector<shape> shapes;
     benchmark::Initialize(&argc, argv);

@@ -1,6 +1,7 @@
 // Runs a layer file, or the FFN of a layer of a model, on given inputs: the tool that checks weights exported from
 // elsewhere.
 #include <tiffin/cpu/eigen/eigen.hpp>
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors.hpp>
@@ -231,6 +232,7 @@ std::string run(arguments args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    tiffin::permit_amx();  // before layers are prepared
     arguments args;
     CLI::App app(
         "Runs the block of a layer file (safetensors, docs/layer_files.md) on x and token_ids of INPUT and\n"

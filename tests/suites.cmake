@@ -97,6 +97,8 @@ tiffin_suite(cpu/activations
                    cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
                    cpu/simd/integer_row.hpp cpu/simd/integer_panel.hpp cpu/simd/integer_tile.hpp
                    cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
+tiffin_suite(cpu/amx TESTS cpu/simd/amx.hpp cpu/simd/amx_permission.hpp)
+tiffin_other_test(level.emulated_amx.activations TESTS cpu/simd/amx_tile.hpp cpu/simd/amx_product.hpp)
 tiffin_suite(cpu/bitwise
              HEAVY THREADS O3
              TESTS cpu/simd/simd.hpp cpu/simd/tile.hpp call/layer.hpp call/fitting_tokens.hpp

@@ -1,5 +1,6 @@
 // The C interface (tiffin/tiffin.h) over layers known at run time.
 #include <tiffin/tiffin.h>
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/model.hpp>
 
@@ -232,6 +233,9 @@ failure inside(const failure& f, const std::string& label, const std::string& pa
 
 uint32_t tiffin_version(void) {
     return TIFFIN_C_VERSION;
+}
+int tiffin_permit_amx(void) {
+    return tiffin::permit_amx() ? 1 : 0;
 }
 
 tiffin_errc tiffin_error_code(const tiffin_error* error) {

@@ -1,4 +1,5 @@
 // The main job: real text through SwiGLU and STEM layers side by side.
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/tiffin.hpp>
@@ -598,6 +599,7 @@ int run(const arguments& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    tiffin::permit_amx();  // before layers are prepared
     arguments args;
     CLI::App app(
         "Runs a real text through dense and token-indexed FFN layers with initialised weights: checks each\n"

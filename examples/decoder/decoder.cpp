@@ -1,4 +1,5 @@
 // A small decoder for Llama-like GGUF files: every FFN is tiffin's, the rest of the model is here, on Eigen.
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
@@ -233,6 +234,7 @@ std::string run(const arguments& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    tiffin::permit_amx();  // before layers are prepared
     arguments args;
     CLI::App app(
         "Continues a prompt by a Llama-like model in a GGUF file, or prints the perplexity of a text. Every\n"

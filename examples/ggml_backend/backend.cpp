@@ -4,6 +4,7 @@
 #include "weights_buffer.hpp"
 
 #include <tiffin/call/layer_of_any_block.hpp>
+#include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/openmp.hpp>
 
 #include <algorithm>
@@ -493,6 +494,7 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
                        ggml_version());
         return nullptr;
     }
+    tiffin::permit_amx();  // as ggml does for its own kernels
     GGML_LOG_INFO("tiffin: feed-forward blocks of ggml " TIFFIN_GGML_VERSION " run here, with %s\n",
                   tiffin_in_ggml::instruction_set());
     return tiffin_in_ggml::registry();

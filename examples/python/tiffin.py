@@ -64,7 +64,7 @@ def _load():
     lib = c.CDLL(path)
     pointer, size, text = c.c_void_p, c.c_size_t, c.c_char_p
     for name, result, arguments in (
-            ("version", c.c_uint32, ()), ("error_code", c.c_int32, (pointer,)), ("error_message", text, (pointer,)),
+            ("version", c.c_uint32, ()), ("permit_amx", c.c_int, ()), ("error_code", c.c_int32, (pointer,)), ("error_message", text, (pointer,)),
             ("error_where", text, (pointer,)), ("error_free", None, (pointer,)),
             ("model_open", pointer, (text, pointer)), ("model_layers", size, (pointer,)), ("model_architecture", text, (pointer,)),
             ("model_free", None, (pointer,)), ("model_layer", pointer, (pointer, size, pointer, pointer)),
@@ -79,6 +79,7 @@ def _load():
         function.restype, function.argtypes = result, arguments
     if lib.tiffin_version() >> 8 != VERSION >> 8:
         raise ImportError(f"{path} is of version {lib.tiffin_version() >> 16}.{lib.tiffin_version() >> 8 & 255}, not 0.1")
+    lib.tiffin_permit_amx()
     return lib
 
 

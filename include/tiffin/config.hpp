@@ -39,6 +39,19 @@
 #else
 #    define TIFFIN_ABI_512BF16
 #endif
+// Tile registers: by instructions; or emulated, for tests. clang 14 has no underscore in these names.
+#if defined(TIFFIN_EMULATE_AMX)
+#    define TIFFIN_AMX_INSTRUCTIONS 0
+#    define TIFFIN_ABI_AMX e
+#elif ((defined(__AMX_BF16__) && defined(__AMX_INT8__)) || \
+       (defined(__AMXBF16__) && defined(__AMXINT8__))) &&  \
+    defined(__linux__)
+#    define TIFFIN_AMX_INSTRUCTIONS 1
+#    define TIFFIN_ABI_AMX t
+#else
+#    define TIFFIN_AMX_INSTRUCTIONS 0
+#    define TIFFIN_ABI_AMX
+#endif
 #if defined(__AVX512FP16__)
 #    define TIFFIN_ABI_512FP16 p
 #else
@@ -99,12 +112,12 @@
 #else
 #    define TIFFIN_ABI_F16C
 #endif
-#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j) isa_##a##b##c##d##e##f##g##h##i##j
-#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g, h, i, j) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j)
+#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k) isa_##a##b##c##d##e##f##g##h##i##j##k
+#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g, h, i, j, k) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k)
 #define TIFFIN_ABI                                                                                          \
     TIFFIN_ABI_PASTE(TIFFIN_ABI_VECTOR, TIFFIN_ABI_FMA, TIFFIN_ABI_F16C, TIFFIN_ABI_VNNI, TIFFIN_ABI_512BW, \
-                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512VBMI2, TIFFIN_ABI_512BF16, TIFFIN_ABI_512FP16,       \
-                     TIFFIN_ABI_EXCEPTIONS)
+                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512VBMI2, TIFFIN_ABI_512BF16, TIFFIN_ABI_AMX,           \
+                     TIFFIN_ABI_512FP16, TIFFIN_ABI_EXCEPTIONS)
 
 #define TIFFIN_BEGIN   \
     namespace tiffin { \

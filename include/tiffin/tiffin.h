@@ -30,6 +30,11 @@ extern "C" {
 // The version of the library that runs: (major << 16) + (minor << 8) + patch. TIFFIN_C_VERSION is that of this header.
 TIFFIN_C_API uint32_t tiffin_version(void);
 
+// Asks the system for the tile registers of AMX, for this process and for good; not 0 where layers that are made from
+// now on use them. 0 where the library was not compiled for them, or machine or system have none. No other function
+// asks.
+TIFFIN_C_API int tiffin_permit_amx(void);
+
 // ---- errors ----
 
 // A failure: its kind, the thing it concerns and a sentence with the numbers.

@@ -451,6 +451,8 @@ int main(int argc, char** argv) {
              (unsigned)(v & 255));
     CHECK(v == TIFFIN_C_VERSION);
     CHECK(argc == 2 && strcmp(version, argv[1]) == 0);
+    const int amx = tiffin_permit_amx();
+    CHECK((amx == 0 || amx == 1) && tiffin_permit_amx() == amx);
     nothing_of_null();
     for (int stem = 0; stem < 2; ++stem) {
         computes(24, 40, stem);

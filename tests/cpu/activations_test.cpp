@@ -189,19 +189,7 @@ void check_alone() {
 
 // The dot of machines with an instruction for four bytes, with that instruction spelled out.
 #if defined(__AVX2__)
-struct spelled_out : simd_detail::bytes_256 {
-    static reg fours(reg to, reg a, reg b) noexcept {
-        std::array<std::int32_t, 8> sums;
-        std::array<std::uint8_t, 32> unsigned_bytes;
-        std::array<std::int8_t, 32> signed_bytes;
-        std::memcpy(sums.data(), &to, sizeof to);
-        std::memcpy(unsigned_bytes.data(), &a, sizeof a);
-        std::memcpy(signed_bytes.data(), &b, sizeof b);
-        for (std::size_t i = 0; i < 32; ++i) sums[i / 4] += int{unsigned_bytes[i]} * int{signed_bytes[i]};
-        std::memcpy(&to, sums.data(), sizeof to);
-        return to;
-    }
-};
+using spelled_out = simd_detail::emulated_fours<simd_detail::bytes_256>;
 
 template <class Weights, class Dot>
 void check_dot() {
@@ -317,6 +305,16 @@ TEST_CASE("activations: a token's output does not depend on its company") {
     check_alone<mlp, f32, bf16>();
 #endif
 }
+
+#if defined(TIFFIN_EMULATE_AMX)
+TEST_CASE("activations: tile registers are what is tested") {
+    using arch = xsimd::default_arch;
+    CHECK(simd_detail::kernels<arch, bf16, bf16, 2>().tiles_for(1).rows == simd_detail::amx_rows);
+    CHECK(simd_detail::kernels<arch, q8_0, q8_0, 2>().tiles_for(1).rows == 1);
+    CHECK(simd_detail::kernels<arch, q8_0, q8_0, 2>().tiles_for(7).rows == simd_detail::amx_rows);
+    CHECK(simd_detail::kernels<arch, q6_k, q8_0, 3>().tiles_for(7).rows == simd_detail::amx_rows);
+}
+#endif
 
 TEST_CASE("activations: what paired stands for") {
     const tiffin_test::tensor_set tensors(tiffin_test::tensors_wanted(swiglu{}), {sizes, {}, {}, ~0u, 29});

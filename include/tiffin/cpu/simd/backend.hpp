@@ -62,7 +62,7 @@ constexpr auto pair_of() noexcept {
 //   Stored numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the
 //   widened weights, to the bit. Integers are summed exactly within a block of 32. A token's output is the
 //   same to the bit whatever its batch, the number of threads and the pieces a call runs in; it differs
-//   between instruction sets.
+//   between instruction sets, that of bf16 with bf16 also with permit_amx().
 // Cost: reads each packed weight once per call of up to a few hundred tokens, and the rows of the call's
 //   own tokens; two hand-overs to the executor, three with a norm or more than one token, two more where
 //   more than one token's activations are rounded.

@@ -2,6 +2,7 @@
 // or four bytes where the machine has VNNI.
 #pragma once
 
+#include <tiffin/cpu/simd/amx.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
 
 #include <cstddef>
@@ -185,6 +186,7 @@ struct wide_levels_dot : packed_levels<Bytes> {
 template <class Bytes, int Bits>
 struct fours_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4, instructions = 1;
+    static constexpr bool fours = true;
     static constexpr int stored_bias = Bits == 8 ? 128 : 0;
     using input = std::int8_t;
     using weights = typename Bytes::reg;
@@ -209,12 +211,17 @@ template <class Bytes, int Bits>
 auto dot_of() {
     if constexpr (requires(typename Bytes::reg r) { Bytes::fours(r, r, r); })
         return fours_dot<Bytes, Bits>{};
+#    if defined(TIFFIN_EMULATE_AMX)
+    else
+        return fours_dot<emulated_fours<Bytes>, Bits>{};
+#    else
     else if constexpr (Bits == 8)
         return pairs_dot<Bytes>{};
     else if constexpr (Bits == 4)
         return nibbles_dot<Bytes>{};
     else
         return wide_levels_dot<Bytes>{};
+#    endif
 }
 
 // Of a set that extends another, the overload for the nearest one is taken.

@@ -84,6 +84,11 @@ struct integer_panel {
         }
         (std::make_index_sequence<halves / parts * groups>{});
     }
+    // The groups of inputs of piece b one after the other, where each byte is a level and nothing else.
+    static const std::byte* levels_at(const std::byte* from, std::size_t b, std::size_t) noexcept
+        requires(Weights::level_bits == 8 && parts == 1) {
+        return piece_at(from, b) + factor_bytes;
+    }
     // Of two parts: what the sums of one are multiplied by, which then share a scale.
     static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept
         requires(parts == 2) {
@@ -202,6 +207,9 @@ struct unpacked_integer_panel {
             for (std::size_t r = 0; r < Registers; ++r) weights[r] = all[g][r];
             visit(std::size_t{0}, weights);
         }
+    }
+    static const std::byte* levels_at(const std::byte* from, std::size_t b, std::size_t part) noexcept {
+        return reinterpret_cast<const std::byte*>(at(from, b).weights + part * groups);
     }
     static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept
         requires(parts == 2) {

@@ -58,13 +58,26 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     }
 }
 
+// What a piece's sum of whole numbers adds to the sum before: scaled by d_x, then by d_w, after its least number.
+template <class Panel>
+[[gnu::always_inline]] inline typename Panel::reg add_scaled(typename Panel::reg before,
+                                                             const typename Panel::whole& total,
+                                                             const typename Panel::row& row,
+                                                             const std::byte* panel, std::size_t b,
+                                                             std::size_t r) noexcept {
+    using reg = typename Panel::reg;
+    using arch = typename reg::arch_type;
+    if constexpr (Panel::has_least)
+        before = multiply_add<arch>(Panel::least(panel, b, r), reg(row.shifts[b]), before);
+    return multiply_add<arch>(Panel::scale(panel, b, r), xsimd::to_float(total) * reg(row.scales[b]), before);
+}
+
 // acc[panel][token][register] (+)= the products of piece b.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
 [[gnu::always_inline]] inline void add_piece(const typename Panel::row* rows, std::size_t b,
                                              const std::byte* w, std::size_t apart, float* acc, bool fresh,
                                              ahead& next) noexcept {
     using reg = typename Panel::reg;
-    using arch = typename reg::arch_type;
     typename Panel::whole totals[Panels * Tokens][Registers];
     add_part<Panel, Registers, Tokens, Panels, 0>(rows, b, w, apart, totals, next);
     if constexpr (Panel::parts == 2)
@@ -72,13 +85,8 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     TIFFIN_UNROLL(24)
     for (std::size_t n = 0; n < Panels * Tokens; ++n) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r, acc += reg::size) {
-        const auto& row = rows[n % Tokens];
-        const std::byte* const panel = w + n / Tokens * apart;
-        reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(acc);
-        if constexpr (Panel::has_least)
-            before = multiply_add<arch>(Panel::least(panel, b, r), reg(row.shifts[b]), before);
-        multiply_add<arch>(Panel::scale(panel, b, r), xsimd::to_float(totals[n][r]) * reg(row.scales[b]),
-                           before)
+        const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(acc);
+        add_scaled<Panel>(before, totals[n][r], rows[n % Tokens], w + n / Tokens * apart, b, r)
             .store_aligned(acc);
     }
 }

@@ -1,8 +1,10 @@
 // What is done with panels of weights of one number format: packing, unpacking, multiplying.
 #pragma once
 
+#include <tiffin/cpu/simd/amx_product.hpp>
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/panel_product.hpp>
+#include <tiffin/executor/executor.hpp>
 #include <tiffin/format/paired.hpp>
 #include <tiffin/format/repacked.hpp>
 #include <tiffin/tensor.hpp>
@@ -56,69 +58,92 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     }
 }
 
+// The tiles of 1, 2, ... tokens.
+struct tile_set {
+    const tile_function* of = nullptr;  // of n tokens: of[n - 1]
+    std::size_t tokens = 0;             // of the largest
+    std::size_t rows = 1;               // that are read together; tiles but the last have a multiple of it
+    void (*around)(const task_ref&, std::size_t) noexcept = nullptr;  // null: the task is called as it is
+};
+
 struct panel_kernels {
-    std::size_t block;           // inputs stored together
-    std::size_t block_bytes;     // of one output
-    std::size_t step;            // inputs are packed in multiples of this
-    std::size_t row_bytes;       // of a token's depth block of activations
-    std::size_t tile_tokens;     // of the largest tile
-    std::size_t unpack_from;     // tiles from which on a block of weights is unpacked once for all of them
-    const tile_function* tiles;  // of n tokens: tiles[n - 1]
+    std::size_t block;        // inputs stored together
+    std::size_t block_bytes;  // of one output
+    std::size_t step;         // inputs are packed in multiples of this
+    std::size_t row_bytes;    // of a token's depth block of activations
+    tile_set few, many;
+    std::size_t many_from;              // tokens
     const tile_function* side_by_side;  // of n of the few tokens, panels_at_once panels; null: one at a time
-    const tile_function* unpacked_tiles;
     void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
-    void (*unpack)(const std::byte*, std::size_t, std::byte*) noexcept;
+    void (*unpack)(const std::byte*, std::size_t,
+                   std::byte*) noexcept;  // for `many`; null: they take what is packed
     void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
 
     [[nodiscard]] std::size_t bytes(std::size_t numbers) const noexcept {
         return numbers / block * block_bytes;
     }
+    [[nodiscard]] const tile_set& tiles_for(std::size_t tokens) const noexcept {
+        return tokens < many_from ? few : many;
+    }
+    // Rows of activations that are read beyond the last token's.
+    [[nodiscard]] std::size_t spare_rows() const noexcept { return std::max(few.rows, many.rows) - 1; }
 };
 
-// The tiles of 1, 2, ... tokens.
-template <class Product, std::size_t... T>
-inline constexpr std::array<tile_function, sizeof...(T)> tiles{{Product::template tile<T + 1, 1>...}};
-template <class Product, std::size_t... T>
-inline constexpr std::array<tile_function, sizeof...(T)> unpacked_tiles{
-    {Product::template unpacked_tile<T + 1>...}};
-
+template <class Product>
+inline constexpr auto tiles = []<std::size_t... T>(std::index_sequence<T...>) {
+    return std::array<tile_function, sizeof...(T)>{{Product::template tile<T + 1, 1>...}};
+}
+(std::make_index_sequence<Product::tile_tokens>{});
+template <class Product>
+inline constexpr auto many_tiles = []<std::size_t... T>(std::index_sequence<T...>) {
+    return std::array<tile_function, sizeof...(T)>{{Product::template many_tile<T + 1>...}};
+}
+(std::make_index_sequence<Product::many_tile_tokens>{});
 template <class Product>
 inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T...>) {
     return std::array<tile_function, sizeof...(T)>{{Product::template tile<T + 1, panels_at_once>...}};
 }
 (std::make_index_sequence<few_tokens>{});
 
-template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
-inline constexpr panel_kernels kernels_of =
-    []<class product, std::size_t... T>(std::type_identity<product>, std::index_sequence<T...>) {
-        static_assert(96 % sizeof...(T) == 0 && sizeof...(T) >= few_tokens);
-        panel_kernels made{.block = Weights::block,
-                           .block_bytes = product::block_bytes,
-                           .step = product::step,
-                           .row_bytes = product::row_bytes,
-                           .tile_tokens = sizeof...(T),
-                           .unpack_from = product::unpack_from,
-                           .tiles = tiles<product, T...>.data(),
-                           .side_by_side = nullptr,
-                           .unpacked_tiles = nullptr,
-                           .round = nullptr,
-                           .unpack = nullptr,
-                           .pack = &pack<product, Weights>};
-        if constexpr (sizeof(typename Weights::storage) >= Weights::block)  // a byte per number, or more
-            made.side_by_side = side_by_side<product>.data();
-        if constexpr (requires { product::round(nullptr, 0, nullptr); }) made.round = &product::round;
-        if constexpr (product::unpack_from != never) {
-            made.unpack = &product::unpack;
-            made.unpacked_tiles = unpacked_tiles<product, T...>.data();
-        }
-        return made;
-    }(std::type_identity<panel_product<Arch, Weights, Activations, Registers>>{},
-      std::make_index_sequence<panel_product<Arch, Weights, Activations, Registers>::tile_tokens>{});
+template <class Product, stored_format Weights>
+inline constexpr panel_kernels kernels_of = [] {
+    static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0 &&
+                  Product::tile_tokens >= few_tokens);
+    panel_kernels made{.block = Weights::block,
+                       .block_bytes = Product::block_bytes,
+                       .step = Product::step,
+                       .row_bytes = Product::row_bytes,
+                       .few = {.of = tiles<Product>.data(), .tokens = Product::tile_tokens},
+                       .many = {},
+                       .many_from = Product::many_from,
+                       .side_by_side = nullptr,
+                       .round = nullptr,
+                       .unpack = nullptr,
+                       .pack = &pack<Product, Weights>};
+    if constexpr (Product::many_from != never) {
+        made.many.of = many_tiles<Product>.data();
+        made.many.tokens = Product::many_tile_tokens;
+        if constexpr (requires { Product::many_rows; }) made.many.rows = Product::many_rows;
+        if constexpr (requires { &Product::around; }) made.many.around = &Product::around;
+        if constexpr (requires { Product::unpack(nullptr, 0, nullptr); }) made.unpack = &Product::unpack;
+    }
+    // A byte per number, or more.
+    if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few_tokens)
+        made.side_by_side = side_by_side<Product>.data();
+    if constexpr (requires { Product::round(nullptr, 0, nullptr); }) made.round = &Product::round;
+    return made;
+}();
 
 // One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 [[gnu::noinline]] const panel_kernels& kernels() noexcept {
-    return kernels_of<Arch, Weights, Activations, Registers>;
+    using product = panel_product<Arch, Weights, Activations, Registers>;
+    if constexpr (requires { typename amx_product<Arch, Weights, Activations, Registers>::panel; }) {
+        using with_amx = amx_product<Arch, Weights, Activations, Registers>;
+        return amx_permitted() ? kernels_of<with_amx, Weights> : kernels_of<product, Weights>;
+    } else {
+        return kernels_of<product, Weights>;
+    }
 }
 
 // The kernels of formats, or those that `formats` names where they are known at run time only.

@@ -17,17 +17,18 @@ namespace simd_detail {
 
 // Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
 // A panel_product has
-//   tile_tokens  of the largest tile;
 //   step         inputs are packed in multiples of this;
 //   block_bytes  of one output's Weights::block inputs in a panel;
 //   row_bytes    of a token's depth block of activations;
 //   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
 //   round(from, depth, to)        rounds activations; only where they are not used as they are;
-//   tile<Tokens, Panels>          a tile_function;
-//   unpack(panel, depth, to), unpacked_tile<Tokens>   the same in two parts, for many tiles of one panel: no
-//                                 more bytes than depth_block inputs take as f32;
-//   unpack_from  tiles from which on that is done: it costs a pass over the block in the cache; not to do so costs its
-//                instructions again each tile.
+//   tile_tokens, tile<Tokens, Panels>   the largest tile's, a tile_function;
+//   many_from    tokens from which on other tiles take them, many_tile_tokens and many_tile<Tokens>, or never;
+//   unpack(panel, depth, to)      what those want of a block first, if anything: no more bytes than depth_block
+//                                 inputs take as f32. It costs a pass over the block in the cache; not to do so costs
+//                                 its instructions again each tile;
+//   many_rows    rows of activations that such a tile reads together, whether they are there or not; only where it does;
+//   around(work, i)   does task i of `work` in the state of the machine that such tiles want; only where they want one.
 inline constexpr std::size_t never = ~std::size_t{0};
 
 // Activations that stay f32, or are rounded and widened again; weights are widened.
@@ -37,7 +38,8 @@ struct panel_product {
     static constexpr std::size_t step = Weights::block;
     static constexpr std::size_t block_bytes = sizeof(typename Weights::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(float);
-    static constexpr std::size_t unpack_from = std::same_as<Weights, f32> ? never : 3;
+    static constexpr std::size_t many_tile_tokens = tile_tokens;
+    static constexpr std::size_t many_from = std::same_as<Weights, f32> ? never : 2 * tile_tokens + 1;
 
     static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
                     std::byte* to) noexcept {
@@ -60,7 +62,7 @@ struct panel_product {
     template <std::size_t Tokens, std::size_t Panels>
     static constexpr tile_function tile = &multiply_tile<Arch, Weights, Registers, Tokens, Panels>;
     template <std::size_t Tokens>
-    static constexpr tile_function unpacked_tile = &multiply_tile<Arch, f32, Registers, Tokens, 1>;
+    static constexpr tile_function many_tile = &multiply_tile<Arch, f32, Registers, Tokens, 1>;
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         simd_detail::unpack<Arch, Weights, Registers>(from, depth, to);
     }
@@ -80,10 +82,12 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
     // Where one instruction adds a group of products, others have the time to take levels apart beside it: of 4 bits
     // without end, of more for some tiles. Factors are best joined with their scales once (on a Zen 5 core, G products
     // per second, packed and unpacked: q4_0 at 32 tokens 332 and 314, q4_k at 12 228 and 260, at 4 193 and 169).
-    static constexpr std::size_t unpack_from = panel::dot::instructions > 1 || panel::parts == 2 ? 3
-                                               : panel::has_factors                              ? 2
-                                               : panel::high_bits > 0                            ? 8
-                                                                                                 : never;
+    static constexpr std::size_t many_tile_tokens = tile_tokens;
+    static constexpr std::size_t many_from = panel::dot::instructions > 1 || panel::parts == 2
+                                                 ? 2 * tile_tokens + 1
+                                             : panel::has_factors   ? tile_tokens + 1
+                                             : panel::high_bits > 0 ? 7 * tile_tokens + 1
+                                                                    : never;
 
     static void put(const typename Weights::storage& block, std::size_t k, std::size_t column,
                     std::byte* to) noexcept {
@@ -95,8 +99,7 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
     template <std::size_t Tokens, std::size_t Panels>
     static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens, Panels>;
     template <std::size_t Tokens>
-    static constexpr tile_function unpacked_tile =
-        &multiply_integer_tile<unpacked_panel, Registers, Tokens, 1>;
+    static constexpr tile_function many_tile = &multiply_integer_tile<unpacked_panel, Registers, Tokens, 1>;
     static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
         static_assert(sizeof(typename unpacked_panel::block) <=
                       panel::piece * panel::numbers * sizeof(float));
@@ -108,10 +111,11 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
 template <class Arch, std::size_t Registers>
 struct panel_product<Arch, bf16, bf16, Registers> {
     static constexpr std::size_t tile_tokens = most_accumulators / Registers;
+    static constexpr std::size_t many_tile_tokens = tile_tokens;
     static constexpr std::size_t step = 2;
     static constexpr std::size_t block_bytes = sizeof(bf16::storage);
     static constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage);
-    static constexpr std::size_t unpack_from = never;
+    static constexpr std::size_t many_from = never;
 
     static void put(const bf16::storage& number, std::size_t k, std::size_t column, std::byte* to) noexcept {
         bf16_panel<Arch, Registers>::put(number, k, column, to);

@@ -66,6 +66,7 @@ public:
              const Finish& finish) const {
         const std::byte* const rows = round(in, scratch, most_workers, execute);
         scratch += rounded_numbers(in.tokens);
+        const tile_set& tiles = weights_.kernels().tiles_for(in.tokens);
         std::atomic<std::size_t> next{0};
         const auto work = [&](std::size_t worker) noexcept {
             float* const mine = scratch + worker * numbers_a_worker(in.tokens);
@@ -77,7 +78,8 @@ public:
                 group = following;
             }
         };
-        execute(workers(most_workers), task_ref(work));
+        const auto inside = [&](std::size_t worker) noexcept { tiles.around(task_ref(work), worker); };
+        execute(workers(most_workers), tiles.around == nullptr ? task_ref(work) : task_ref(inside));
     }
 
 private:
@@ -99,8 +101,8 @@ private:
     // Activations as the tiles want them, in floats.
     [[nodiscard]] std::size_t rounded_numbers(std::size_t tokens) const noexcept {
         if (weights_.kernels().round == nullptr) return 0;
-        return (weights_.inputs() + depth_block - 1) / depth_block * tokens * weights_.kernels().row_bytes /
-               sizeof(float);
+        const std::size_t rows = (weights_.inputs() + depth_block - 1) / depth_block * tokens;
+        return (rows + weights_.kernels().spare_rows()) * weights_.kernels().row_bytes / sizeof(float);
     }
     // Rounds the activations once, if they are to be; a single token's without a hand-over, which would take
     // longer.
@@ -117,6 +119,9 @@ private:
                                   rows + (k0 / depth_block * in.tokens + t) * kernels.row_bytes);
         };
         execute(tasks, task_ref(work));
+        const std::size_t bytes = rounded_numbers(in.tokens) * sizeof(float);
+        const std::size_t spare = kernels.spare_rows() * kernels.row_bytes;
+        std::fill_n(rows + (bytes - spare), spare, std::byte{0});
         return rows;
     }
     [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept {
@@ -131,7 +136,7 @@ private:
         const std::size_t outputs =
             std::min(weights_.panels_in(group) * packed::panel_outputs, weights_.outputs() - first_output);
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
-        const std::size_t tile = weights_.kernels().tile_tokens;
+        const std::size_t tile = weights_.kernels().tiles_for(tokens).tokens;
         const std::size_t tile_count = (tokens + tile - 1) / tile;
         const std::size_t most = token_block(weights_.kernels().row_bytes);
         const std::size_t blocks = (tokens + most - 1) / most;
@@ -175,10 +180,11 @@ private:
     void multiply_many(std::size_t panel, std::size_t panels, std::size_t following, const std::byte* rows,
                        std::size_t tokens, std::size_t first, std::size_t count, float* acc) const noexcept {
         const panel_kernels& kernels = weights_.kernels();
-        const std::size_t tile_count = (count + kernels.tile_tokens - 1) / kernels.tile_tokens;
-        const bool unpacked = tile_count >= kernels.unpack_from;
+        const tile_set& tiles = kernels.tiles_for(tokens);
+        const std::size_t tile_count = (count + tiles.tokens - 1) / tiles.tokens;
+        const std::size_t row_tiles = (count + tiles.rows - 1) / tiles.rows;
+        const bool unpacked = &tiles == &kernels.many && kernels.unpack != nullptr;
         auto* const wide = reinterpret_cast<std::byte*>(acc + sum_numbers(tokens));
-        const tile_function* const tile_of = unpacked ? kernels.unpacked_tiles : kernels.tiles;
         const std::size_t depths = (weights_.inputs() + depth_block - 1) / depth_block;
         // Panel by panel while the inputs of all depths stay in the second-level cache, as memory is then
         // read from front to back; depth by depth beyond, as the inputs of one then serve all panels.
@@ -205,12 +211,12 @@ private:
                 w = wide;
             }
             for (std::size_t j = 0, done = 0; j < tile_count; ++j) {
-                const std::size_t until = count * (j + 1) / tile_count;
+                const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
                 const std::size_t skip = j * (depth / ask_every) * lines * 64;
                 const bool fetch = soon != nullptr && skip + 64 <= bytes;
-                tile_of[until - done - 1](rows + (n * tokens + first + done) * kernels.row_bytes, depth, w, 0,
-                                          acc + (p * count + done) * packed::panel_numbers, n == 0,
-                                          fetch ? ahead{soon + skip, lines} : ahead{});
+                tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.row_bytes, depth, w,
+                                           0, acc + (p * count + done) * packed::panel_numbers, n == 0,
+                                           fetch ? ahead{soon + skip, lines} : ahead{});
                 done = until;
             }
         }

@@ -1,0 +1,82 @@
+// Which products of panels use the tile registers of AMX, where the machine has them.
+#pragma once
+
+#include <tiffin/cpu/simd/amx_permission.hpp>
+#include <tiffin/cpu/simd/amx_tile.hpp>
+#include <tiffin/cpu/simd/panel_product.hpp>
+#include <tiffin/executor/executor.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+TIFFIN_BEGIN
+
+namespace simd_detail {
+
+// A panel_product that has another one's tiles for few tokens, at most; nothing where there are no tile registers.
+template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
+struct amx_product {};
+
+template <const amx_shapes& Shapes>
+void around_amx(const task_ref& work, std::size_t task) noexcept {
+    const amx_scope scope(Shapes);
+    work(task);
+}
+
+#if TIFFIN_AMX_INSTRUCTIONS || defined(TIFFIN_EMULATE_AMX)
+// As many tokens as fill the registers, at any number of them: the instruction adds in an order of its own.
+template <class Arch, std::size_t Registers>
+struct amx_product<Arch, bf16, bf16, Registers> : panel_product<Arch, bf16, bf16, Registers> {
+    using panel = bf16_panel<Arch, Registers>;
+    static constexpr std::size_t token_tiles = Registers == 2 ? 2 : 1;
+    static constexpr std::size_t many_from = 1, many_rows = amx_rows,
+                                 many_tile_tokens = token_tiles * amx_rows;
+    static constexpr std::size_t step = amx_row_bytes / sizeof(bf16::storage);
+
+    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
+        round_to_bf16(from, depth, to);
+        std::fill(to + depth * sizeof(bf16::storage), to + (depth + step - 1) / step * amx_row_bytes,
+                  std::byte{0});
+    }
+    template <std::size_t Tokens>
+    static void many_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t, float* acc,
+                          bool fresh, ahead next) noexcept {
+        multiply_bf16_amx<amx_unit, Arch, Registers, (Tokens + amx_rows - 1) / amx_rows>(Tokens, x, depth, w,
+                                                                                         acc, fresh, next);
+    }
+    static void around(const task_ref& work, std::size_t task) noexcept {
+        around_amx<amx_bf16_tiles<Arch, Registers, token_tiles>::shapes>(work, task);
+    }
+};
+
+// From the number of tokens on that the vector units do not take in one tile; the sums are the same.
+template <class Arch, whole_number_format Weights, std::size_t Registers>
+    requires(panel_product<Arch, Weights, q8_0, Registers>::panel::dot::fours)
+struct amx_product<Arch, Weights, q8_0, Registers> : panel_product<Arch, Weights, q8_0, Registers> {
+    using vector_product = panel_product<Arch, Weights, q8_0, Registers>;
+    using panel = typename vector_product::panel;
+    static constexpr bool as_packed = requires { panel::levels_at(nullptr, 0, 0); };
+    using levels = std::conditional_t<as_packed, panel, typename vector_product::unpacked_panel>;
+    static constexpr std::size_t many_from = vector_product::tile_tokens + 1;
+    static constexpr std::size_t many_rows = amx_rows, many_tile_tokens = amx_rows;
+
+    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept
+        requires(!as_packed) {
+        vector_product::unpack(from, depth, to);
+    }
+    template <std::size_t Tokens>
+    static void many_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t, float* acc,
+                          bool fresh, ahead next) noexcept {
+        multiply_integer_amx<amx_unit, levels, Registers, Tokens == amx_rows>(Tokens, x, depth, w, acc, fresh,
+                                                                              next);
+    }
+    static void around(const task_ref& work, std::size_t task) noexcept {
+        around_amx<amx_integer_shapes<levels>>(work, task);
+    }
+};
+#endif
+
+}  // namespace simd_detail
+
+TIFFIN_END
