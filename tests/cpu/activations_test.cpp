@@ -204,7 +204,7 @@ void check_dot() {
         for (std::size_t k = 0; k < inputs; k += Weights::block)
             panel::put(w.block_at(o * inputs + k), o, packed.data() + k / Weights::block * panel::unit_bytes);
     alignas(64) row_type row;
-    simd_detail::round_to_integers<arch, row_type>(x.data(), inputs, reinterpret_cast<std::byte*>(&row));
+    simd_detail::round_to_integers<arch, row_type>(x.data(), 0, inputs, reinterpret_cast<std::byte*>(&row));
     alignas(64) std::array<float, outputs> sums;
     simd_detail::multiply_integer_tile<panel, 1, 1, 1>(reinterpret_cast<const std::byte*>(&row), inputs,
                                                        packed.data(), 0, sums.data(), true, {});
@@ -265,7 +265,7 @@ TEST_CASE("activations: rounded as q8_0 rounds, to the bit") {
     for (std::size_t i = 64; i < 96; ++i) numbers[i] *= 1e-38f;  // 1 / scale is no f32
     using row_type = simd_detail::integer_panel<xsimd::default_arch, q8_0, 1>::row;
     row_type row;
-    simd_detail::round_to_integers<xsimd::default_arch, row_type>(numbers.data(), 128,
+    simd_detail::round_to_integers<xsimd::default_arch, row_type>(numbers.data(), 0, 128,
                                                                   reinterpret_cast<std::byte*>(&row));
     for (std::size_t b = 0; b < 4; ++b) {
         q8_0::storage wanted;

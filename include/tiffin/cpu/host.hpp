@@ -28,6 +28,7 @@ struct host {
     using destination = output_rows;
     using tensors = held_tensors<Machine>;
     using put = put_registers<Machine>;
+    using buffer = row_buffer<Machine>;
     using bank_in = low_rank_stage<Machine>;
     using bank_out = packed_bank;
     template <class Register>
@@ -74,21 +75,6 @@ struct host {
     static const auto* row(const View& view, const token& at, std::size_t table) noexcept {
         return view.rows[table].of_token[at.number];
     }
-
-    // Rows of activations that a source writes and the next one reads.
-    class buffer {
-    public:
-        buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
-            : to_{areas.template take<float>(Machine::buffer::numbers(tokens, width)), tokens, width} {}
-        [[nodiscard]] activations rows() const noexcept { return to_.view(); }
-        [[nodiscard]] auto writer() const noexcept {
-            return [to = to_](std::size_t t, std::size_t feature, const typename Machine::reg& v,
-                              std::size_t count) { Machine::put(v, to, t, feature, count); };
-        }
-
-    private:
-        typename Machine::buffer to_;
-    };
 
     static std::size_t tokens(const call_arguments& of) noexcept { return of.tokens; }
     static float* lay_out_inputs(arena& areas, std::size_t tokens, std::size_t width) noexcept {
@@ -144,6 +130,7 @@ struct host {
             in, reinterpret_cast<float*>(memory), of.workers, of.execute,
             [&](std::size_t first, std::size_t count, std::size_t first_feature, std::size_t features,
                 const auto& of_group) {
+                auto&& to = writer_of_group(store);
                 for (std::size_t t = 0; t < count; ++t) {
                     // The rows of a call lie anywhere in their tables: ask for the next token's
                     // before they are due.
@@ -153,9 +140,11 @@ struct host {
                         const std::size_t left = std::min(Machine::lane_count, features - i);
                         const place<View, sums> here{
                             view, at, first_feature + i, left, {of_group.at(t, i), of_group.step()}};
-                        store(first + t, first_feature + i,
-                              typename Machine::reg(evaluate(view.source, here)), left);
+                        to(first + t, first_feature + i, typename Machine::reg(evaluate(view.source, here)),
+                           left);
                     }
+                    if constexpr (requires { to.finish(t, t, t); })
+                        to.finish(first + t, first_feature, features);
                 }
             });
     }
@@ -196,6 +185,14 @@ struct host {
     }
 
 private:
+    // What a task writes the values of a group with.
+    template <class Store>
+    static decltype(auto) writer_of_group(const Store& store) noexcept {
+        if constexpr (requires { store.of_group(); })
+            return store.of_group();
+        else
+            return (store);
+    }
     template <class View, class Store>
     static void coming(const View& view, const Store& store, std::size_t t, std::size_t first,
                        std::size_t count) noexcept {

@@ -1,4 +1,4 @@
-// Where values go: a row of y, over what is there or added to it.
+// Where values go: a row of y, over what is there or added to it; or rows that the next products read.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -32,6 +32,48 @@ struct put_registers {
                     std::size_t count) const noexcept {
         put<Machine>(to, token, feature, value, count);
     }
+};
+
+// Puts registers where products read them.
+template <class Machine>
+struct put_in_buffer {
+    typename Machine::buffer to;
+
+    void operator()(std::size_t token, std::size_t feature, const typename Machine::reg& value,
+                    std::size_t count) const noexcept {
+        Machine::put(value, to, token, feature, count);
+    }
+    // The same for all of the outputs that a group of panels has.
+    [[nodiscard]] auto of_group() const noexcept requires requires { typename Machine::part_writer; }
+    { return typename Machine::part_writer(to); }
+};
+
+// Rows of activations that a source writes and the next one reads.
+template <class Machine>
+class row_buffer {
+    using arena = detail::arena<64>;
+
+public:
+    row_buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
+        : to_{areas.template take<float>(Machine::buffer::numbers(tokens, width)), tokens, width} {}
+    // Between products, of which the second may want numbers in another form, and nothing else wants them.
+    template <class From, class To>
+    row_buffer(arena& areas, std::size_t tokens, std::size_t width, const From& from, const To& to) noexcept
+        : to_{nullptr, tokens, width} {
+        if constexpr (requires { Machine::rounding_between(from.packed(), to.packed()); }) {
+            to_.how = Machine::rounding_between(from.packed(), to.packed());
+            if (to_.how.round != nullptr) {
+                to_.rounded = areas.template take<std::byte>(to_.how.bytes(tokens, width));
+                return;
+            }
+        }
+        *this = row_buffer(areas, tokens, width);
+    }
+    [[nodiscard]] typename Machine::activations rows() const noexcept { return to_.view(); }
+    [[nodiscard]] put_in_buffer<Machine> writer() const noexcept { return {to_}; }
+
+private:
+    typename Machine::buffer to_;
 };
 
 // Splits the tokens of a call among tasks where there is enough to do to pay for the hand-over.

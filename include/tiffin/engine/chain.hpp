@@ -35,7 +35,10 @@ public:
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
-        for (std::size_t i = 0; i + 1 < count; ++i) typename Target::buffer(areas, tokens, widths_[i]);
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            (static_cast<void>(buffer_after<I>(areas, tokens)), ...);
+        }
+        (std::make_index_sequence<count - 1>{});
         std::size_t most = 0;
         std::apply(
             [&](const auto&... s) { ((most = std::max(most, s.workspace_bytes(tokens, workers))), ...); },
@@ -49,12 +52,21 @@ public:
     }
 
 private:
+    // Rows that part I writes and the next one reads.
+    template <std::size_t I>
+    typename Target::buffer buffer_after(arena& areas, std::size_t tokens) const noexcept {
+        if constexpr (stage_of<I>::ends_in_products && stage_of<I + 1>::input_is_multiplied_only)
+            return {areas, tokens, widths_[I], std::get<I>(stages_).products(),
+                    std::get<I + 1>(stages_).products()};
+        else
+            return {areas, tokens, widths_[I]};
+    }
     template <std::size_t I, class Store>
     void run_from(const call_type& call, const activations& in, arena areas, const Store& store) const {
         if constexpr (I + 1 == count) {
             std::get<I>(stages_).run(call, in, areas.rest(), store);
         } else {
-            const typename Target::buffer to(areas, Target::tokens(call), widths_[I]);
+            const auto to = buffer_after<I>(areas, Target::tokens(call));
             std::get<I>(stages_).run(call, in, areas.rest(), to.writer());
             run_from<I + 1>(call, to.rows(), areas, store);
         }

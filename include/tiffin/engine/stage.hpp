@@ -31,6 +31,12 @@ public:
     // The chain whose last step the formula is evaluated in.
     static constexpr std::size_t last_chain = projections > 0 ? no_chain : last_chain_of<Source>();
 
+private:
+    using steps = decltype(make_steps<Target, last_chain>(
+        std::declval<const Source&>(), std::declval<const bound_node&>(), std::declval<const source_sizes&>(),
+        std::declval<preparation&>()));
+
+public:
     stage(const Source& source, const bound_node& bound, const source_sizes& sizes, preparation& how)
         : view_{source},
           products_(sizes.outputs, sizes.inputs, given_types(source, bound), how),
@@ -51,6 +57,11 @@ public:
         for_steps([&](auto& step) { step.describe(view_.slots, take_state(step.state_numbers())); });
     }
 
+    // Whether the last of it is products and a formula; and whether nothing but these products reads its input.
+    static constexpr bool ends_in_products = projections > 0 && !chained_source<Source>;
+    static constexpr bool input_is_multiplied_only =
+        ends_in_products && std::tuple_size_v<steps> == 0 && count_of<Source>(tensor_kind::input_row) == 0;
+    [[nodiscard]] const auto& products() const noexcept { return products_; }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
         lay_out(areas, tokens);
@@ -138,9 +149,6 @@ private:
         std::apply([&](const auto&... step) { (visit(step), ...); }, steps_);
     }
 
-    using steps = decltype(make_steps<Target, last_chain>(
-        std::declval<const Source&>(), std::declval<const bound_node&>(), std::declval<const source_sizes&>(),
-        std::declval<preparation&>()));
     using chain_type = decltype(chain_at<Target, last_chain>(
         std::declval<const Source&>(), std::declval<const bound_node&>(), std::declval<const source_sizes&>(),
         std::declval<preparation&>()));

@@ -16,7 +16,8 @@ namespace engine_detail {
 //   call                     what is computed in one go: tokens, ids, what comes beside x, workspace
 //   arena                    cuts a workspace into areas, or counts their bytes
 //   preparation              what weights are kept by: number formats, uploads to a device
-//   activations, buffer      rows that products read; such rows while they are written, with writer()
+//   activations, buffer      rows that products read; such rows while they are written, with writer(), made for a
+//                            width, and where products write and nothing but products reads them, for these
 //   destination, put         where complete rows go; a functor that puts a register there
 //   tensors                  the tables and vectors of a tree: keep_table, keep_vector, give(call, view)
 //   table_rows, call_view, token

@@ -126,6 +126,9 @@ struct device {
     public:
         buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
             : to_(areas.template take<storage>(tokens * width)), width_(width) {}
+        template <class From, class To>
+        buffer(arena& areas, std::size_t tokens, std::size_t width, const From&, const To&) noexcept
+            : buffer(areas, tokens, width) {}
         [[nodiscard]] activations rows() const noexcept { return {to_, width_}; }
         [[nodiscard]] row_write<Format> writer() const noexcept { return {to_, width_}; }
 

@@ -6,7 +6,6 @@
 #include <tiffin/cpu/simd/panel_product.hpp>
 #include <tiffin/executor/executor.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
@@ -34,10 +33,9 @@ struct amx_product<Arch, bf16, bf16, Registers> : panel_product<Arch, bf16, bf16
                                  many_tile_tokens = token_tiles * amx_rows;
     static constexpr std::size_t step = amx_row_bytes / sizeof(bf16::storage);
 
-    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
-        round_to_bf16(from, depth, to);
-        std::fill(to + depth * sizeof(bf16::storage), to + (depth + step - 1) / step * amx_row_bytes,
-                  std::byte{0});
+    static constexpr std::size_t rounded_block = step;
+    static void round(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept {
+        round_to_bf16<step>(from, first, count, row);
     }
     template <std::size_t Tokens>
     static void many_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t, float* acc,

@@ -64,8 +64,8 @@ constexpr auto pair_of() noexcept {
 //   same to the bit whatever its batch, the number of threads and the pieces a call runs in; it differs
 //   between instruction sets, that of bf16 with bf16 also with permit_amx().
 // Cost: reads each packed weight once per call of up to a few hundred tokens, and the rows of the call's
-//   own tokens; two hand-overs to the executor, three with a norm or more than one token, two more where
-//   more than one token's activations are rounded.
+//   own tokens; two hand-overs to the executor, three with a norm or more than one token, one more where
+//   more than one token's x is rounded.
 template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
           class Arch = xsimd::default_arch>
 struct simd {

@@ -47,11 +47,12 @@ lanes<Arch> add_pairs(const lanes<Arch>& sums, const lanes<Arch>& a, const lanes
     }
 }
 
-// Rounds `depth` activations; an odd count is filled up with a 0.
-inline void round_to_bf16(const float* from, std::size_t depth, std::byte* to) noexcept {
-    auto* const at = reinterpret_cast<bf16::storage*>(to);
-    for (std::size_t k = 0; k < depth; ++k) bf16::encode(from + k, at[k]);
-    if (depth % 2 != 0) at[depth] = 0;
+// Rounds `count` activations into a row, from number `first` on, filled up with zeros to a multiple of Step.
+template <std::size_t Step>
+void round_to_bf16(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept {
+    auto* const at = reinterpret_cast<bf16::storage*>(row) + first;
+    for (std::size_t k = 0; k < count; ++k) bf16::encode(from + k, at[k]);
+    for (std::size_t k = count; k % Step != 0; ++k) at[k] = 0;
 }
 
 // acc[panel][token][register] (+)= sum over pairs k of x[token][k] w[panel][k][register].

@@ -209,8 +209,7 @@ struct fours_dot : packed_levels<Bytes> {
 
 template <class Bytes, int Bits>
 auto dot_of() {
-    if constexpr (requires(typename Bytes::reg r) { Bytes::fours(r, r, r); })
-        return fours_dot<Bytes, Bits>{};
+    if constexpr (requires(typename Bytes::reg r) { Bytes::fours(r, r, r); }) return fours_dot<Bytes, Bits>{};
 #    if defined(TIFFIN_EMULATE_AMX)
     else
         return fours_dot<emulated_fours<Bytes>, Bits>{};

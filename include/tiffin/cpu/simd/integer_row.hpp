@@ -77,10 +77,12 @@ template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
                 static_cast<std::int32_t>(static_cast<std::uint32_t>(-Bias) * rounded[p * Part]);
 }
 
+// Rounds `count` activations into a row, from number `first` on.
 template <class Arch, class Row>
-void round_to_integers(const float* from, std::size_t depth, std::byte* to) noexcept {
+void round_to_integers(const float* from, std::size_t first, std::size_t count, std::byte* to) noexcept {
     auto& row = *reinterpret_cast<Row*>(to);
-    for (std::size_t b = 0; b < depth / q8_0::block; ++b) round_block<Arch>(from + b * q8_0::block, row, b);
+    for (std::size_t k = 0; k < count; k += q8_0::block)
+        round_block<Arch>(from + k, row, (first + k) / q8_0::block);
 }
 
 }  // namespace simd_detail

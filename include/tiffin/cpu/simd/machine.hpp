@@ -26,16 +26,46 @@ struct machine {
     using exact_products = simd_detail::products<Arch, f32, f32, 1>;
     static constexpr std::size_t lane_count = width<Arch>;
 
-    // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line.
+    // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line. Or rounded ones alone.
     struct buffer {
         float* data;
         std::size_t tokens;
         std::size_t features;
+        rounding how{};
+        std::byte* rounded = nullptr;
 
         static constexpr std::size_t numbers(std::size_t tokens, std::size_t features) noexcept {
             return blocked_size(tokens, features);
         }
-        [[nodiscard]] activations view() const noexcept { return {data, tokens}; }
+        [[nodiscard]] activations view() const noexcept { return {data, tokens, rounded}; }
+    };
+    // How what one product writes is rounded for the next one as it is written; not at all where what is written at once
+    // ends within what is rounded together.
+    template <class From, class To>
+    static rounding rounding_between(const From& from, const To& to) noexcept {
+        const rounding& how = to.rounding_of_inputs();
+        const std::size_t part = from.outputs_at_once();
+        return part % how.block == 0 && depth_block % part == 0 ? how : rounding{};
+    }
+    // Writes the features of one group, a token after the other. Where they are to be rounded that is done at once, so
+    // that they never go to memory in f32: 3 % of a layer in q8_0, and half of its workspace or less.
+    class part_writer {
+    public:
+        explicit part_writer(const buffer& to) noexcept : to_(to) {}
+        void operator()(std::size_t token, std::size_t feature, const reg& v, std::size_t count) noexcept {
+            if (to_.rounded != nullptr)
+                v.store_aligned(row_ + feature % depth_block);
+            else
+                put(v, to_, token, feature, count);
+        }
+        // All features [first, first + count) have been written.
+        void finish(std::size_t token, std::size_t first, std::size_t count) const noexcept {
+            if (to_.rounded != nullptr) to_.how(row_, to_.tokens, token, first, count, to_.rounded);
+        }
+
+    private:
+        const buffer& to_;
+        alignas(64) float row_[depth_block];
     };
 
     static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {

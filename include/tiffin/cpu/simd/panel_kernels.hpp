@@ -66,15 +66,34 @@ struct tile_set {
     void (*around)(const task_ref&, std::size_t) noexcept = nullptr;  // null: the task is called as it is
 };
 
+// Activations as the tiles read them: a row of a token's depth block after the other, depth by depth.
+struct rounding {
+    void (*round)(const float*, std::size_t, std::size_t,
+                  std::byte*) noexcept = nullptr;  // null: they stay f32
+    std::size_t block = 1;                         // numbers that are rounded together
+    std::size_t row_bytes = 0;
+    std::size_t spare_rows = 0;  // of zeros beyond the last: tiles read them
+
+    [[nodiscard]] std::size_t bytes(std::size_t tokens, std::size_t features) const noexcept {
+        return ((features + depth_block - 1) / depth_block * tokens + spare_rows) * row_bytes;
+    }
+    // Rounds features [first, first + count) of a token, whose row of the first one's depth block is given in f32. They
+    // are of one depth block.
+    void operator()(const float* row, std::size_t tokens, std::size_t token, std::size_t first,
+                    std::size_t count, std::byte* to) const noexcept {
+        const std::size_t inside = first % depth_block;
+        round(row + inside, inside, count, to + (first / depth_block * tokens + token) * row_bytes);
+    }
+};
+
 struct panel_kernels {
     std::size_t block;        // inputs stored together
     std::size_t block_bytes;  // of one output
     std::size_t step;         // inputs are packed in multiples of this
-    std::size_t row_bytes;    // of a token's depth block of activations
+    rounding rows;            // of activations
     tile_set few, many;
     std::size_t many_from;              // tokens
     const tile_function* side_by_side;  // of n of the few tokens, panels_at_once panels; null: one at a time
-    void (*round)(const float*, std::size_t, std::byte*) noexcept;  // null where activations stay f32
     void (*unpack)(const std::byte*, std::size_t,
                    std::byte*) noexcept;  // for `many`; null: they take what is packed
     void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
@@ -85,8 +104,6 @@ struct panel_kernels {
     [[nodiscard]] const tile_set& tiles_for(std::size_t tokens) const noexcept {
         return tokens < many_from ? few : many;
     }
-    // Rows of activations that are read beyond the last token's.
-    [[nodiscard]] std::size_t spare_rows() const noexcept { return std::max(few.rows, many.rows) - 1; }
 };
 
 template <class Product>
@@ -112,25 +129,30 @@ inline constexpr panel_kernels kernels_of = [] {
     panel_kernels made{.block = Weights::block,
                        .block_bytes = Product::block_bytes,
                        .step = Product::step,
-                       .row_bytes = Product::row_bytes,
+                       .rows = {.row_bytes = Product::row_bytes},
                        .few = {.of = tiles<Product>.data(), .tokens = Product::tile_tokens},
                        .many = {},
                        .many_from = Product::many_from,
                        .side_by_side = nullptr,
-                       .round = nullptr,
                        .unpack = nullptr,
                        .pack = &pack<Product, Weights>};
     if constexpr (Product::many_from != never) {
         made.many.of = many_tiles<Product>.data();
         made.many.tokens = Product::many_tile_tokens;
-        if constexpr (requires { Product::many_rows; }) made.many.rows = Product::many_rows;
+        if constexpr (requires { Product::many_rows; }) {
+            made.many.rows = Product::many_rows;
+            made.rows.spare_rows = Product::many_rows - 1;
+        }
         if constexpr (requires { &Product::around; }) made.many.around = &Product::around;
         if constexpr (requires { Product::unpack(nullptr, 0, nullptr); }) made.unpack = &Product::unpack;
     }
     // A byte per number, or more.
     if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few_tokens)
         made.side_by_side = side_by_side<Product>.data();
-    if constexpr (requires { Product::round(nullptr, 0, nullptr); }) made.round = &Product::round;
+    if constexpr (requires { Product::round(nullptr, 0, 0, nullptr); }) {
+        made.rows.round = &Product::round;
+        made.rows.block = Product::rounded_block;
+    }
     return made;
 }();
 

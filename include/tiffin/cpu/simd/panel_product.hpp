@@ -21,7 +21,8 @@ namespace simd_detail {
 //   block_bytes  of one output's Weights::block inputs in a panel;
 //   row_bytes    of a token's depth block of activations;
 //   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
-//   round(from, depth, to)        rounds activations; only where they are not used as they are;
+//   round(from, first, count, row)   rounds inputs [first, first + count) of a depth block, the first of them at `from`
+//                                 and in blocks of `rounded_block`; only where they are not used as they are;
 //   tile_tokens, tile<Tokens, Panels>   the largest tile's, a tile_function;
 //   many_from    tokens from which on other tiles take them, many_tile_tokens and many_tile<Tokens>, or never;
 //   unpack(panel, depth, to)      what those want of a block first, if anything: no more bytes than depth_block
@@ -46,10 +47,11 @@ struct panel_product {
         unit<Arch, Weights, Registers>::put(
             block, column, to + k / Weights::block * (Registers * width<Arch> * sizeof block));
     }
-    static void round(const float* from, std::size_t depth, std::byte* to) noexcept
+    static constexpr std::size_t rounded_block = Activations::block;
+    static void round(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept
         requires(!std::same_as<Activations, f32>) {
-        auto* const numbers = reinterpret_cast<float*>(to);
-        for (std::size_t k = 0; k < depth; k += Activations::block) {
+        auto* const numbers = reinterpret_cast<float*>(row) + first;
+        for (std::size_t k = 0; k < count; k += Activations::block) {
             if constexpr (requires { Activations::round(from, numbers); }) {
                 Activations::round(from + k, numbers + k);
             } else {
@@ -93,8 +95,9 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
                     std::byte* to) noexcept {
         panel::put(block, column, to + k / Weights::block * panel::unit_bytes);
     }
-    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
-        round_to_integers<Arch, typename panel::row>(from, depth, to);
+    static constexpr std::size_t rounded_block = q8_0::block;
+    static void round(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept {
+        round_to_integers<Arch, typename panel::row>(from, first, count, row);
     }
     template <std::size_t Tokens, std::size_t Panels>
     static constexpr tile_function tile = &multiply_integer_tile<panel, Registers, Tokens, Panels>;
@@ -120,8 +123,9 @@ struct panel_product<Arch, bf16, bf16, Registers> {
     static void put(const bf16::storage& number, std::size_t k, std::size_t column, std::byte* to) noexcept {
         bf16_panel<Arch, Registers>::put(number, k, column, to);
     }
-    static void round(const float* from, std::size_t depth, std::byte* to) noexcept {
-        round_to_bf16(from, depth, to);
+    static constexpr std::size_t rounded_block = step;
+    static void round(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept {
+        round_to_bf16<step>(from, first, count, row);
     }
     template <std::size_t Tokens, std::size_t Panels>
     static constexpr tile_function tile = &multiply_bf16_tile<Arch, Registers, Tokens, Panels>;

@@ -20,6 +20,7 @@ namespace simd_detail {
 struct activations {
     const float* data;
     std::size_t tokens;
+    std::byte* rounded = nullptr;  // the same, where they were rounded as they were written
 
     [[nodiscard]] const float* row(std::size_t k0, std::size_t token) const noexcept {
         return data + (k0 * tokens + token * depth_block);
@@ -82,6 +83,13 @@ public:
         execute(workers(most_workers), tiles.around == nullptr ? task_ref(work) : task_ref(inside));
     }
 
+    // How the activations of these products are to be rounded.
+    [[nodiscard]] const rounding& rounding_of_inputs() const noexcept { return weights_.kernels().rows; }
+    // Outputs are finished in multiples of this, from a multiple on; but the last.
+    [[nodiscard]] std::size_t outputs_at_once() const noexcept {
+        return weights_.group_panels() * packed::panel_outputs;
+    }
+
 private:
     // Few enough panels that the groups can be shared evenly, many enough to reuse the inputs; as many as are
     // taken at once where there are enough.
@@ -100,32 +108,30 @@ private:
     }
     // Activations as the tiles want them, in floats.
     [[nodiscard]] std::size_t rounded_numbers(std::size_t tokens) const noexcept {
-        if (weights_.kernels().round == nullptr) return 0;
-        const std::size_t rows = (weights_.inputs() + depth_block - 1) / depth_block * tokens;
-        return (rows + weights_.kernels().spare_rows()) * weights_.kernels().row_bytes / sizeof(float);
+        const rounding& how = weights_.kernels().rows;
+        return how.round == nullptr ? 0 : how.bytes(tokens, weights_.inputs()) / sizeof(float);
     }
-    // Rounds the activations once, if they are to be; a single token's without a hand-over, which would take
-    // longer.
+    // Rounds the activations once, if they are to be and are not yet; a single token's without a hand-over, which
+    // would take longer.
     const std::byte* round(const activations& in, float* to, std::size_t most_workers,
                            const executor_ref& execute) const {
-        if (rounded_numbers(1) == 0) return reinterpret_cast<const std::byte*>(in.data);
-        auto* const rows = reinterpret_cast<std::byte*>(to);
-        const panel_kernels& kernels = weights_.kernels();
+        const rounding& how = weights_.kernels().rows;
+        if (how.round == nullptr) return reinterpret_cast<const std::byte*>(in.data);
+        auto* const rows = in.rounded != nullptr ? in.rounded : reinterpret_cast<std::byte*>(to);
+        const std::size_t spare = how.spare_rows * how.row_bytes;
+        std::fill_n(rows + how.bytes(in.tokens, weights_.inputs()) - spare, spare, std::byte{0});
+        if (in.rounded != nullptr) return rows;
         const std::size_t tasks = std::min(in.tokens, most_workers);
         const auto work = [&](std::size_t task) noexcept {
             for (std::size_t t = in.tokens * task / tasks; t < in.tokens * (task + 1) / tasks; ++t)
                 for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block)
-                    kernels.round(in.row(k0, t), std::min(depth_block, weights_.inputs() - k0),
-                                  rows + (k0 / depth_block * in.tokens + t) * kernels.row_bytes);
+                    how(in.row(k0, t), in.tokens, t, k0, std::min(depth_block, weights_.inputs() - k0), rows);
         };
         execute(tasks, task_ref(work));
-        const std::size_t bytes = rounded_numbers(in.tokens) * sizeof(float);
-        const std::size_t spare = kernels.spare_rows() * kernels.row_bytes;
-        std::fill_n(rows + (bytes - spare), spare, std::byte{0});
         return rows;
     }
     [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept {
-        return std::min(tokens, token_block(weights_.kernels().row_bytes)) * weights_.group_panels() *
+        return std::min(tokens, token_block(weights_.kernels().rows.row_bytes)) * weights_.group_panels() *
                packed::panel_numbers;
     }
 
@@ -138,7 +144,7 @@ private:
         // Whole tiles to a block, as a smaller tile uses fewer of the registers.
         const std::size_t tile = weights_.kernels().tiles_for(tokens).tokens;
         const std::size_t tile_count = (tokens + tile - 1) / tile;
-        const std::size_t most = token_block(weights_.kernels().row_bytes);
+        const std::size_t most = token_block(weights_.kernels().rows.row_bytes);
         const std::size_t blocks = (tokens + most - 1) / most;
         for (std::size_t b = 0; b < blocks; ++b) {
             const std::size_t first = tile_count * b / blocks * tile;
@@ -168,7 +174,8 @@ private:
         const std::size_t panel_sums = count * packed::panel_numbers;
         for (std::size_t p = 0; p < panels; p += panels_at_once)
             for (std::size_t k0 = 0; k0 < weights_.inputs(); k0 += depth_block) {
-                const std::byte* const x = rows + (k0 / depth_block * tokens + first) * kernels.row_bytes;
+                const std::byte* const x =
+                    rows + (k0 / depth_block * tokens + first) * kernels.rows.row_bytes;
                 const std::byte* const w = weights_.block(panel + p, k0);
                 const std::size_t depth = weights_.depth(k0);
                 kernels.side_by_side[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
@@ -214,8 +221,8 @@ private:
                 const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
                 const std::size_t skip = j * (depth / ask_every) * lines * 64;
                 const bool fetch = soon != nullptr && skip + 64 <= bytes;
-                tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.row_bytes, depth, w,
-                                           0, acc + (p * count + done) * packed::panel_numbers, n == 0,
+                tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.rows.row_bytes, depth,
+                                           w, 0, acc + (p * count + done) * packed::panel_numbers, n == 0,
                                            fetch ? ahead{soon + skip, lines} : ahead{});
                 done = until;
             }
