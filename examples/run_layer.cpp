@@ -13,6 +13,7 @@
 #include "support/command_line.hpp"
 #include "support/distinct_files.hpp"
 #include "support/layer_files.hpp"
+#include "support/run_gradients.hpp"
 #if defined(TIFFIN_EXAMPLE_CUDA)
 #    include "support/layer_files_on_device.hpp"
 #endif
@@ -30,6 +31,7 @@ namespace {
 
 struct arguments {
     std::string layer, input, output;  // of --model: INPUT and OUTPUT alone
+    std::string gradients;
     std::string model;
     std::optional<std::size_t> model_layer;
     std::string backend = "simd";
@@ -51,7 +53,7 @@ struct rows_of_file {
 };
 
 struct inputs {
-    rows_of_file x, residual, per_layer_input;
+    rows_of_file x, dy, residual, per_layer_input;
     std::vector<std::int32_t> token_ids;
 };
 
@@ -81,21 +83,27 @@ tiffin::result<rows_of_file> read_rows(const tiffin::io::safetensors_file& file,
     return made;
 }
 
-tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, const tiffin::any_layer& layer) {
+// `gradients`: whether dy is read too.
+tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, const tiffin::call_needs& needs,
+                                   bool gradients) {
     using tiffin::errc;
     using tiffin::failure;
-    const tiffin::call_needs& needs = layer.needs();
     for (const auto& [name, tensor] : file.tensors().entries())
-        if (name != "x" && name != "token_ids" && !(name == "residual" && needs.residual) &&
-            !(name == "per_layer_input" && needs.given_width > 0))
+        if (name != "x" && name != "token_ids" && !(name == "dy" && gradients) &&
+            !(name == "residual" && needs.residual) && !(name == "per_layer_input" && needs.given_width > 0))
             return failure(errc::unused_tensor, name, "not read by this block");
     inputs in;
-    auto x = read_rows(file, "x", layer.d_model(), "d_model", nullptr);
+    auto x = read_rows(file, "x", needs.d_model, "d_model", nullptr);
     if (!x) return x.failure();
     in.x = *std::move(x);
     const std::size_t tokens = in.x.rows;
+    if (gradients) {
+        auto rows = read_rows(file, "dy", needs.d_model, "d_model", &in.x);
+        if (!rows) return rows.failure();
+        in.dy = *std::move(rows);
+    }
     if (needs.residual) {
-        auto rows = read_rows(file, "residual", layer.d_model(), "d_model", &in.x);
+        auto rows = read_rows(file, "residual", needs.d_model, "d_model", &in.x);
         if (!rows) return rows.failure();
         in.residual = *std::move(rows);
     }
@@ -106,7 +114,7 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     }
     const tiffin::tensor_view* const ids = file.tensors().find("token_ids");
     if (ids == nullptr) {
-        if (layer.reads_token_ids() && tokens > 0)
+        if (!needs.tables.empty() && tokens > 0)
             return failure(errc::missing_tensor, "token_ids", "missing; the block looks up rows by token id");
         return in;
     }
@@ -150,6 +158,50 @@ tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin
                                   simd_of_any_format{weights, {args.tables}, {!args.exact_activations}}, how);
 }
 
+// OUTPUT and GRADIENTS by a backend that learns.
+template <class Backend>
+std::string run_gradients(const arguments& args, const Backend& backend, const tiffin::openmp& execute) {
+    using number = tiffin::training_number<Backend>;
+    const auto file = tiffin::io::safetensors_file::open(args.layer);
+    if (!file) return file.failure().message();
+    const auto given = tiffin::io::safetensors_file::open(args.input);
+    if (!given) return given.failure().message();
+    const tiffin::tensor_view* const x = given->tensors().find("x");
+    const std::size_t tokens = x != nullptr && x->shape.rank() > 0 ? x->shape[0] : 0;
+    const std::size_t batch =
+        args.batch > 0 ? std::min(static_cast<std::size_t>(args.batch), tokens) : tokens;
+    const tiffin::training_options<number> how{.tokens = std::max<std::size_t>(batch, 1),
+                                               .table_rows = std::max<std::size_t>(tokens, 1),
+                                               .workers = execute.concurrency()};
+    auto layer = tiffin::io::load_training_layer({file->metadata(), file->tensors()}, backend, how);
+    if (!layer) return file->label() + ": " + layer.failure().message();
+    const auto in = read_inputs(*given, layer->needs(), true);
+    if (!in) return given->label() + ": " + in.failure().message();
+    gradient_outputs to;
+    const std::string wrong =
+        run_step(*layer,
+                 {tokens, in->x.numbers, in->dy.numbers, in->residual.numbers, in->per_layer_input.numbers,
+                  in->token_ids, std::max<std::size_t>(batch, 1)},
+                 execute, to);
+    if (!wrong.empty()) return given->label() + ": " + wrong;
+    return to.write(args.output, args.gradients);
+}
+
+// What is wrong with asking for gradients, or nothing.
+std::string check_gradients(const arguments& args) {
+    if (!args.model.empty()) return "--gradients: of a layer file; a model's layer has none";
+    if (args.backend != "reference" && args.backend != "simd")
+        return "--gradients: backend " + args.backend + " has none; reference and simd have";
+    if (args.weights.value_or(tiffin::dtype::f32) != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32)
+        return "--gradients: weights and tables learn in f32";
+    for (const auto& [name, path] : {std::pair{"LAYER", &args.layer}, std::pair{"INPUT", &args.input},
+                                     std::pair{"OUTPUT", &args.output}})
+        if (std::string wrong = overwritten(name, *path, args.gradients, "GRADIENTS"); !wrong.empty())
+            return wrong;
+    if (args.output == args.gradients) return "GRADIENTS and OUTPUT are both " + args.output;
+    return "";
+}
+
 // What is wrong, or nothing; no output file then.
 std::string run(arguments args) {
     if (args.model.empty() != !args.model_layer) return "--model and --layer are given together";
@@ -175,6 +227,11 @@ std::string run(arguments args) {
                (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
                                        : ": only simd keeps weights and tables in another format than f32");
     const tiffin::openmp execute{args.threads};
+    if (!args.gradients.empty()) {
+        if (std::string wrong = check_gradients(args); !wrong.empty()) return wrong;
+        return args.backend == "reference" ? run_gradients(args, tiffin::reference<>{}, execute)
+                                           : run_gradients(args, tiffin::simd<>{}, execute);
+    }
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (!args.model.empty()) return open_model_layer(args, execute);
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
@@ -189,7 +246,7 @@ std::string run(arguments args) {
     if (!layer) return layer.failure().message();
     const auto file = tiffin::io::safetensors_file::open(args.input);
     if (!file) return file.failure().message();
-    const auto in = read_inputs(*file, *layer);
+    const auto in = read_inputs(*file, layer->needs(), false);
     if (!in) return file->label() + ": " + in.failure().message();
 
     const std::size_t tokens = in->x.rows, d_model = layer->d_model(), choices = layer->choices();
@@ -275,6 +332,10 @@ int main(int argc, char** argv) {
         "--f32-activations", args.exact_activations,
         "Multiply weights with activations as they are; else simd rounds them to q8_0 beside weights\n"
         "of q8_0 and q4_0, and to bf16 beside bf16 where the machine multiplies that");
+    app.add_option(
+        "--gradients", args.gradients,
+        "Safetensors file to write: the gradients of sum(y dy), dy F32 (T, d_model) of INPUT: dx, one by\n"
+        "the name of each tensor, and of tables <name>.ids and <name>.rows (reference and simd)");
     app.add_option("--threads", args.threads, "OpenMP threads")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();

@@ -5,7 +5,8 @@
 #   tiffin_suite(<room>/<thing> [flags] [TESTS headers of include/tiffin, besides the one at its own path])
 #
 # HEAVY     has a small form: under TIFFIN_TEST_SMALL it instantiates fewer compositions, of each kind that it is
-#           about at least one, and asserts all there is to assert of each.
+#           about at least one, and asserts all there is to assert of each. Without TIFFIN_TEST_HEAVY (clang) it is
+#           left out.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
 # O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
 #           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
@@ -17,6 +18,7 @@
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
 # DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
+# LEARNS    the same compositions, their gradients: train.<thing>.
 # OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
 # HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
 # NVCC_ONLY not on the emulated device.
@@ -60,33 +62,33 @@ tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
-             HEAVY ARM O3_GNU DEVICE NVCC_LONG
+             HEAVY LEARNS ARM O3_GNU DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp engine/target.hpp engine/steps.hpp engine/view.hpp
                    cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/numbers.hpp cpu/output.hpp cpu/host.hpp)
 tiffin_suite(engine/conformance_composed
-             HEAVY DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS fixed_string.hpp grammar/concepts.hpp grammar/slots.hpp grammar/tree.hpp grammar/roles.hpp
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
                    source/fused.hpp source/none.hpp engine/stage.hpp)
 tiffin_suite(engine/conformance_custom
-             HEAVY DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
                    engine/view.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources
-             HEAVY
+             HEAVY LEARNS
              TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             HEAVY DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             HEAVY LEARNS DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
-             HEAVY DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
                    block/modulated.hpp block/on_residual.hpp block/parallel.hpp engine/chain.hpp)
 tiffin_suite(engine/conformance_routed
-             HEAVY THREADS DEVICE NVCC_LONG
+             HEAVY LEARNS THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
                    cpu/mixture.hpp cpu/router.hpp)
 
@@ -108,6 +110,24 @@ tiffin_suite(cpu/formats
              TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/held_weights.hpp bind/format_checks.hpp
                    bind/stored_numbers.hpp)
 tiffin_suite(cpu/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
+
+# ---- what learns; gradients of compositions: LEARNS ----
+tiffin_suite(train/trainable_layer
+             TESTS train/prepare_training.hpp train/run_training.hpp train/training_options.hpp train/parameter.hpp
+                   train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
+tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
+tiffin_suite(train/cross_entropy THREADS)
+tiffin_suite(train/router_loss)
+tiffin_suite(train/training_allocation OWN_NEW TESTS train/run_training.hpp)
+tiffin_suite(train/stored_table TESTS train/learning_rows.hpp)
+tiffin_suite(train/adamw
+             THREADS TESTS train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
+tiffin_other_test(train.named
+                  TESTS train/partials.hpp train/places.hpp train/formula_rows.hpp train/formula_slots.hpp
+                        train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
+                        train/exact_machine.hpp train/reference.hpp)
+tiffin_other_test(io.run_gradients TESTS io/training_layer.hpp train/any_block.hpp)
+tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
 # ---- the reference ----
 tiffin_suite(reference/reference TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
@@ -138,6 +158,8 @@ tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
 tiffin_suite(table/any_id_rows THREADS)
 tiffin_suite(table/cached_rows THREADS)
 tiffin_suite(table/edits)
+tiffin_suite(table/writable_rows
+             TESTS table/row_file.hpp table/undo_journal.hpp table/rows_label.hpp table/id_set.hpp io/writable_file.hpp)
 tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
                            io/parallel_reads.hpp io/reading_ring.hpp io/open_file.hpp)
@@ -147,6 +169,7 @@ tiffin_suite(table/prefetched_rows
 tiffin_suite(mpi/sharded_rows
              TESTS mpi/sharded_pool.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp mpi/rank_exchange.hpp
                    mpi/halved_sum.hpp)
+tiffin_suite(mpi/sharded_gradients)
 
 # ---- files ----
 tiffin_suite(io/safetensors
@@ -165,6 +188,12 @@ tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.h
 tiffin_suite(io/layer_options AS_PRESET)
 tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 
+# ---- the small language model of examples/train ----
+tiffin_suite(train_example/language_model)
+tiffin_suite(train_example/byte_pairs)
+tiffin_suite(train_example/corpus)
+tiffin_suite(train_example/text_batches)
+
 # ---- accounts ----
 tiffin_suite(analysis/cost TESTS grammar/tensors_needed.hpp)
 tiffin_suite(analysis/cost_layers TESTS analysis/cost.hpp)
@@ -173,6 +202,7 @@ tiffin_suite(analysis/balanced_map)
 tiffin_suite(analysis/equivalence)
 tiffin_suite(analysis/geometry)
 tiffin_suite(analysis/initialise)
+tiffin_suite(analysis/initialise_block)
 tiffin_suite(analysis/routing)
 
 # ---- devices ----

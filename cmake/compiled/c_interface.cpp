@@ -66,8 +66,8 @@ static_assert(same(tiffin::dtype::f32, TIFFIN_DTYPE_F32) && same(tiffin::dtype::
               same(tiffin::dtype::q5_k, TIFFIN_DTYPE_Q5_K) && same(tiffin::dtype::q6_k, TIFFIN_DTYPE_Q6_K) &&
               same(tiffin::dtype::iq4_nl, TIFFIN_DTYPE_IQ4_NL) &&
               same(tiffin::dtype::iq4_xs, TIFFIN_DTYPE_IQ4_XS) &&
-              same(tiffin::dtype::mxfp4, TIFFIN_DTYPE_MXFP4) &&
-              tiffin::detail::dtypes.size() == static_cast<std::size_t>(TIFFIN_DTYPE_MXFP4));
+              same(tiffin::dtype::mxfp4, TIFFIN_DTYPE_MXFP4) && same(tiffin::dtype::f64, TIFFIN_DTYPE_F64) &&
+              tiffin::detail::dtypes.size() == static_cast<std::size_t>(TIFFIN_DTYPE_F64));
 using choice = tiffin::choice<float>;
 static_assert(sizeof(tiffin_choice) == sizeof(choice) && alignof(tiffin_choice) == alignof(choice) &&
               offsetof(tiffin_choice, expert) == offsetof(choice, expert) &&
@@ -165,7 +165,7 @@ tiffin::dtype tables_as_stored(const tiffin::io::described_layer& from) {
 }
 // The format asked for.
 result<tiffin::dtype> format_of(tiffin_dtype asked, const char* name) {
-    if (asked < 0 || asked > TIFFIN_DTYPE_MXFP4)
+    if (asked < 0 || asked > TIFFIN_DTYPE_F64)
         return failure(errc::option, name, "is ", asked, ", which is no format");
     const auto type = static_cast<tiffin::dtype>(asked - 1);
     if (can_be_kept(type)) return type;
@@ -316,7 +316,7 @@ tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_c
         for (size_t i = 0; i < tensor_count; ++i) {
             const tiffin_tensor& t = tensors[i];
             if (t.name == nullptr) return error_of(bad_argument("tensors", "has no name for tensor ", i));
-            if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_MXFP4)
+            if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_F64)
                 return error_of(because(
                     failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
             if (t.rank > tiffin::shape::max_rank)

@@ -13,8 +13,12 @@ public:
     progress_bar() : shown_(isatty(STDERR_FILENO) != 0) {}
     progress_bar(const progress_bar&) = delete;
     progress_bar& operator=(const progress_bar&) = delete;
-    ~progress_bar() {
+    ~progress_bar() { clear(); }
+
+    // Before a line on the standard output; the next show() draws it again.
+    void clear() {
         if (shown_) std::fputs("\r\033[K", stderr);
+        last_ = -1;
     }
 
     // `done` is the share of the whole, from 0 to 1.

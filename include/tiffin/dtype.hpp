@@ -11,8 +11,9 @@
 TIFFIN_BEGIN
 
 // A number format of given tensors. The first six are named as safetensors names them; the others are ggml's blocks
-// of numbers along a tensor's last axis (see format/). Numbers can be rounded to those up to q4_1; those after it
-// are read only (kept_as() tells which are kept as they come). Files keep blocks as bytes.
+// of numbers along a tensor's last axis (see format/), but for f64, which `reference` and what trains on it read.
+// Numbers can be rounded to those up to q4_1; those after it are read only (kept_as() tells which are kept as they
+// come). Files keep blocks as bytes.
 enum class dtype : std::uint8_t {
     f32,
     f16,
@@ -32,7 +33,8 @@ enum class dtype : std::uint8_t {
     q6_k,
     iq4_nl,
     iq4_xs,
-    mxfp4
+    mxfp4,
+    f64
 };
 
 namespace detail {
@@ -43,11 +45,12 @@ struct dtype_facts {
     std::size_t bytes;  // of a block
 };
 // In the order of dtype.
-inline constexpr std::array<dtype_facts, 19> dtypes{{
+inline constexpr std::array<dtype_facts, 20> dtypes{{
     {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},       {"I32", 1, 4},      {"I64", 1, 8},
     {"U8", 1, 1},       {"Q8_0", 32, 34},   {"Q4_0", 32, 18},     {"Q4_1", 32, 20},   {"Q5_0", 32, 22},
     {"Q5_1", 32, 24},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110},   {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
     {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
+    {"F64", 1, 8},
 }};
 constexpr const dtype_facts& facts_of(dtype t) noexcept {
     return dtypes[static_cast<std::size_t>(t)];

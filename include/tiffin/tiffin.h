@@ -95,7 +95,8 @@ enum {
     TIFFIN_DTYPE_Q6_K,
     TIFFIN_DTYPE_IQ4_NL,
     TIFFIN_DTYPE_IQ4_XS,
-    TIFFIN_DTYPE_MXFP4
+    TIFFIN_DTYPE_MXFP4,
+    TIFFIN_DTYPE_F64  // the reference backend alone reads it
 };
 
 // How a layer is computed (docs/numerics.md).

@@ -26,43 +26,43 @@ using modulator_of = modulated<mlp, Source, multiply>;
 
 struct dense_case {
     using source = dense;
-    static constexpr bool on_simd = true;
+    [[maybe_unused]] static constexpr bool on_simd = true;
 };
 struct table_case {
     using source = token_embedding;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 struct sum_case {
     using source = sum<named<dense, "first">, token_embedding>;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 struct bank_case {
     using source = routed_low_rank<>;
-    static constexpr bool on_simd = true;
+    [[maybe_unused]] static constexpr bool on_simd = true;
 };
 struct pool_case {
     using source = routed_embedding<>;
-    static constexpr bool on_simd = true;
+    [[maybe_unused]] static constexpr bool on_simd = true;
 };
 struct normed_case {
     using source = normed<rms, sum<token_embedding, named<token_embedding, "second">>>;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 struct through_case {
     using source = trained_memory<>;
-    static constexpr bool on_simd = true;
+    [[maybe_unused]] static constexpr bool on_simd = true;
 };
 struct given_case {
     using source = per_layer_input;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 struct modulator_case {
     using source = token_modulator<>;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 struct pool_modulator_case {
     using source = tiffin_test::pool_of_three<>;
-    static constexpr bool on_simd = false;
+    [[maybe_unused]] static constexpr bool on_simd = false;
 };
 
 template <class Case, class... Others>
@@ -72,9 +72,11 @@ inline constexpr bool one_of = (std::is_same_v<Case, Others> || ...);
 template <class Block, class Case>
 void check(const char* name) {
     tiffin_test::composition what = tiffin_test::compose_readable<Block>(name);
+#if !defined(TIFFIN_TEST_GRADIENTS)
     if constexpr (Case::on_simd)
         what.contenders.push_back(
             tiffin_test::make_contender<tiffin_test::order::as_written>("simd", Block{}, simd{}));
+#endif
     tiffin_test::check_conformance(what);
 }
 

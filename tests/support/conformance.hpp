@@ -1,34 +1,39 @@
 // Every backend held against reference<bounded>: any sizes, formats, alignments, ways of giving x and y.
 #pragma once
 
-#include <tiffin/executor/openmp.hpp>
-#include <tiffin/view.hpp>
+// The same compositions, their gradients.
+#if defined(TIFFIN_TEST_GRADIENTS)
+#    include "support/gradients.hpp"
+#else
 
-#include "support/composition.hpp"
-#include "support/doctest.hpp"
-#include "support/executors.hpp"
-#include "support/tensor_set.hpp"
+#    include <tiffin/executor/openmp.hpp>
+#    include <tiffin/view.hpp>
 
-#include <Eigen/Core>
+#    include "support/composition.hpp"
+#    include "support/doctest.hpp"
+#    include "support/executors.hpp"
+#    include "support/tensor_set.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <sstream>
-#include <string>
-#include <vector>
+#    include <Eigen/Core>
+
+#    include <algorithm>
+#    include <array>
+#    include <cmath>
+#    include <cstddef>
+#    include <cstdint>
+#    include <cstring>
+#    include <span>
+#    include <sstream>
+#    include <string>
+#    include <vector>
 
 namespace tiffin_test {
 
-#if defined(TIFFIN_TEST_CUDA)
+#    if defined(TIFFIN_TEST_CUDA)
 inline constexpr std::size_t lanes = 16;
-#else
+#    else
 inline constexpr std::size_t lanes = tiffin::simd_detail::width<xsimd::default_arch>;
-#endif
+#    endif
 
 // The ways of giving a matrix. All lie at an odd multiple of 4 bytes: no alignment but a float's is asked.
 enum class matrix_form { vector_or_span, view, strided_view, strided_eigen };
@@ -200,7 +205,7 @@ inline std::vector<conformance_case> covering_cases() {
     struct row {
         std::size_t d, f, tokens;
     };
-#if defined(TIFFIN_TEST_CUDA)
+#    if defined(TIFFIN_TEST_CUDA)
     // What the device's kernels divide by: 4 or 8 numbers an access, 32 threads a warp, tiles of 64, blocks
     // of 256; up to 4 tokens are few.
     const row rows[] = {{1, 1, 1},     {1, 8, 2},      {7, 9, 4},    {8, 7, 5},    {9, 1, 13},
@@ -208,7 +213,7 @@ inline std::vector<conformance_case> covering_cases() {
                         {65, 63, 4},   {127, 129, 1},  {255, 8, 1},  {256, 33, 3}, {257, 63, 5},
                         {5, 257, 130}, {257, 257, 12}, {300, 520, 2}};
     static_cast<void>(L);
-#else
+#    else
     const row rows[] = {{1, 1, 1},
                         {1, L, 2},
                         {L - 1, L + 1, 11},
@@ -233,7 +238,7 @@ inline std::vector<conformance_case> covering_cases() {
                         {64 * L + 5, 7, 2},
                         {300, 40 * L + 3, 3},
                         {2, 256 * L + 7, 12}};
-#endif
+#    endif
     constexpr std::array types{tiffin::dtype::f32, tiffin::dtype::f16, tiffin::dtype::bf16};
     constexpr std::array<std::size_t, 4> offsets{0, 1, 4, 2};
     std::vector<conformance_case> cases;
@@ -345,3 +350,5 @@ inline void check(const composition& what) {
 }
 
 }  // namespace tiffin_test
+
+#endif

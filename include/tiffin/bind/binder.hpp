@@ -77,13 +77,11 @@ public:
     }
     // An error where a tensor was given that nothing has taken.
     [[nodiscard]] status check_all_used() const {
-        for (std::size_t i = 0; i < used_.size(); ++i) {
-            const weights::entry& e = given_.entries()[i];
-            if (!used_[i])
+        for (std::size_t i = 0; i < used_.size(); ++i)
+            if (const weights::entry& e = given_.entries()[i]; !used_[i])
                 return failure(errc::unused_tensor, e.name,
                                "the block has no tensor of this name (its shape is ",
                                to_string(e.tensor.shape), ")");
-        }
         return {};
     }
 
@@ -122,7 +120,9 @@ private:
                 if (Tensor::kind == tensor_kind::residual_row) needs_.residual = true;
                 if (reads_row(Tensor::kind)) sizes_.agree(at.width, at.row_of(Tensor::kind), at.prefix);
                 tensor_view& bound = to.tensors.emplace_back();
-                if (wrong.ok() && is_stored(Tensor::kind)) static_cast<void>(wrong = bind_tensor(t, bound));
+                std::size_t& given = to.given.emplace_back(bound_node::not_given);
+                if (wrong.ok() && is_stored(Tensor::kind))
+                    static_cast<void>(wrong = bind_tensor(t, bound, given));
                 wanted.push_back(std::move(t));
             };
             (one(std::type_identity<Tensors>{}), ...);
@@ -130,18 +130,19 @@ private:
         return wrong;
     }
 
-    status bind_tensor(const wanted_tensor& t, tensor_view& to) {
+    status bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place) {
         const auto at = given_.places().find(t.name);
         if (at == given_.places().end()) {
             if (t.needed == presence::optional) return {};
             return failure(errc::missing_tensor, t.name, "missing; the block needs it with shape ",
                            sizes_.symbolic_shape(t));
         }
-        if (used_[at->second])
+        place = at->second;
+        if (used_[place])
             return failure(errc::duplicate_tensor, t.name,
                            "is read by two parts of the block; name one anew");
-        used_[at->second] = true;
-        const tensor_view& given = given_.entries()[at->second].tensor;
+        used_[place] = true;
+        const tensor_view& given = given_.entries()[place].tensor;
         if (status s = check_dtype(t, given); !s) return s;
         if (status s = sizes_.unify(t, given); !s) return s;
         if (status s = check_format(t.kind, given, t.name, formats_); !s) return s;
@@ -223,6 +224,7 @@ private:
     template <class S>
     status bind_runtime(const S& source, const bind_place& at, bound_node& to) {
         to.tensors.emplace_back();  // its row
+        to.given.push_back(bound_node::not_given);
         return source.bind(*this, at, to.parts.emplace_back());
     }
 

@@ -14,7 +14,9 @@ TIFFIN_BEGIN
 // A source with its tensors: a tree as the sources are one.
 struct bound_node {
     std::vector<tensor_view>
-        tensors;                     // its own, in the order of its list; null data: not given, or not stored
+        tensors;  // its own, in the order of its list; null data: not given, or not stored
+    static constexpr std::size_t not_given = ~std::size_t{0};
+    std::vector<std::size_t> given;  // the places of these among the weights' entries
     std::vector<bound_node> parts;   // those of parts(), then the repeated ones
     std::size_t width = 0;           // features of its row
     std::size_t choices = 0;         // experts per token; 0: it routes nothing itself

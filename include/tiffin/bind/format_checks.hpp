@@ -106,6 +106,8 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
 inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
                            const number_formats& formats) {
     if (is_integer(given.type)) return {};
+    if (given.type == dtype::f64 && formats.reads != in_place::everything)
+        return failure(errc::dtype, name, "has dtype F64, which `reference` alone reads; round it to F32");
     if (given.gathered != 0) return check_gathered(kind, given, name, formats);
     if (block_of(given.type) > 1) {
         if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;

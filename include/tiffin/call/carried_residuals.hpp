@@ -11,16 +11,18 @@ TIFFIN_BEGIN
 
 // What delayed blocks carry from one layer of a network to a later one: a handle that the caller makes
 // once, and passes to every delayed layer of a forward pass in turn (token_inputs::carried).
-// Shapes: `layers` matrices of up to `tokens` rows of d_model f32. Threads: one forward pass uses it at
-// a time. Cost: layers * tokens * d_model floats, allocated when it is made.
-class carried_residuals {
+// In training a backward pass has one of its own, for the gradients, and its layers are called in reverse.
+// Shapes: `layers` matrices of up to `tokens` rows of d_model numbers. Threads: one pass uses it at a time.
+// Cost: layers * tokens * d_model numbers, allocated when it is made.
+template <class Number>
+class carried_rows {
 public:
-    carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model)
-        : carried_residuals(layers, tokens, d_model, nullptr) {
+    carried_rows(std::size_t layers, std::size_t tokens, std::size_t d_model)
+        : carried_rows(layers, tokens, d_model, nullptr) {
         rows_.resize(layers_ * tokens_ * d_model);
     }
-    // In the caller's memory, which must be where the layers compute: layers * tokens * d_model floats.
-    carried_residuals(std::size_t layers, std::size_t tokens, std::size_t d_model, float* memory)
+    // In the caller's memory, which must be where the layers compute: layers * tokens * d_model numbers.
+    carried_rows(std::size_t layers, std::size_t tokens, std::size_t d_model, Number* memory)
         : layers_(layers),
           tokens_(can_be_counted(layers, tokens, d_model) ? tokens : 0),
           d_model_(d_model),
@@ -50,7 +52,7 @@ public:
         return {};
     }
     // What is due, to be replaced by what the layer sends on. Precondition: check() passed.
-    [[nodiscard]] matrix_view<float> slot(std::size_t tokens) noexcept {
+    [[nodiscard]] matrix_view<Number> slot(std::size_t tokens) noexcept {
         return {(memory_ != nullptr ? memory_ : rows_.data()) + next_ * tokens_ * d_model_, tokens, d_model_};
     }
     // The layer has taken and sent. Called by the layer.
@@ -60,10 +62,10 @@ public:
     }
 
 private:
-    // Where the floats cannot be counted there is room for no token, which check() tells.
+    // Where the numbers cannot be counted there is room for no token, which check() tells.
     static constexpr bool can_be_counted(std::size_t layers, std::size_t tokens,
                                          std::size_t d_model) noexcept {
-        std::size_t bytes = sizeof(float);
+        std::size_t bytes = sizeof(Number);
         return !__builtin_mul_overflow(bytes, layers, &bytes) &&
                !__builtin_mul_overflow(bytes, tokens, &bytes) &&
                !__builtin_mul_overflow(bytes, d_model, &bytes);
@@ -72,10 +74,13 @@ private:
     std::size_t layers_;
     std::size_t tokens_;
     std::size_t d_model_;
-    float* memory_;  // null: rows_
-    std::vector<float> rows_;
+    Number* memory_;  // null: rows_
+    std::vector<Number> rows_;
     std::vector<std::size_t> held_;
     std::size_t next_ = 0;
 };
+
+// Between the layers of inference.
+using carried_residuals = carried_rows<float>;
 
 TIFFIN_END

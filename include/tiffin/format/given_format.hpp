@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/f64.hpp>
 #include <tiffin/format/iq4_xs.hpp>
 #include <tiffin/format/mxfp4.hpp>
 #include <tiffin/format/q2_k.hpp>
@@ -26,6 +27,7 @@ constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
         case dtype::iq4_nl: return visit(iq4_nl{});
         case dtype::iq4_xs: return visit(iq4_xs{});
         case dtype::mxfp4: return visit(mxfp4{});
+        case dtype::f64: return visit(f64{});
         default: return with_kept_format(type, visit);
     }
 }

@@ -43,6 +43,7 @@ struct sized_tensor {
     std::size_t choices = 1;  // experts that a token has, where the tensor is an expert's
     std::size_t width = 0;    // features of the source it belongs to
     std::size_t input = 0;    // features that this source reads
+    double neutral = 0;       // of vectors and scalars: a bias of 0, a factor of 1, what changes nothing
 };
 
 namespace detail {
@@ -128,6 +129,16 @@ private:
     std::size_t inner_ = 0;
 };
 
+// What leaves the values around a tensor as they are, where it is a number per feature or one for all.
+template <class Tensor, class S>
+constexpr double neutral_of() {
+    if (Tensor::needed == presence::optional) return 0;
+    // A norm may say that its weight is another: `static constexpr double neutral_weight`.
+    if constexpr (requires { std::remove_cvref_t<decltype(S::norm)>::neutral_weight; })
+        return std::remove_cvref_t<decltype(S::norm)>::neutral_weight;
+    return 1;
+}
+
 constexpr std::size_t size_of_axis(axis a, const auto& at) noexcept {
     return a == axis::width     ? at.width
            : a == axis::input   ? at.input
@@ -135,6 +146,13 @@ constexpr std::size_t size_of_axis(axis a, const auto& at) noexcept {
            : a == axis::experts ? at.sizes->experts
            : a == axis::rank    ? at.sizes->rank
                                 : at.sizes->choices;
+}
+
+inline std::string tensor_name(const std::string& prefix, std::string_view owner, std::string_view leaf) {
+    std::string name = prefix;
+    for (const std::string_view part : {owner, leaf})
+        if (!part.empty()) name.append(name.size() > prefix.size() ? "." : "").append(part);
+    return name;
 }
 
 }  // namespace detail
@@ -152,6 +170,8 @@ constexpr void visit_tensors(const Block& block, const block_shape& sizes, const
                 const std::size_t choices = detail::choices_of(source, *at.sizes);
                 sized_tensor sized{Tensor::kind, Tensor::needed,        {},       {},
                                    at.share,     choices ? choices : 1, at.width, at.input};
+                if (Tensor::kind == tensor_kind::vector || Tensor::kind == tensor_kind::scalar)
+                    sized.neutral = detail::neutral_of<Tensor, source_type>();
                 for (std::size_t i = 0; i != Tensor::axes.size(); ++i) {
                     sized.axes[i] = Tensor::axes[i];
                     if (Tensor::axes[i] == axis::choices && at.sizes->choices == 1) continue;
@@ -178,11 +198,7 @@ std::vector<named_tensor> tensors_needed(const Block& block, const block_shape& 
     std::vector<named_tensor> all;
     visit_tensors(block, sizes, std::string(),
                   [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
-                      std::string name = at.prefix;
-                      for (const std::string_view part : {owner, leaf})
-                          if (!part.empty())
-                              name.append(name.size() > at.prefix.size() ? "." : "").append(part);
-                      all.push_back({name, t});
+                      all.push_back({detail::tensor_name(at.prefix, owner, leaf), t});
                   });
     return all;
 }

@@ -9,6 +9,8 @@ TIFFIN_BEGIN
 // Shapes, numerics: those of rms, and one rounding more. Cost: 5 FLOPs per element.
 // Source: Gemma 2 and 3.
 struct rms_one_plus : rms {
+    static constexpr double neutral_weight = 0;
+
     constexpr rms_one_plus() : rms{1e-6f} {}
     constexpr explicit rms_one_plus(float epsilon) : rms{epsilon} {}
 

@@ -58,8 +58,10 @@ struct reference {
         }
         [[nodiscard]] std::size_t numbers_per_worker() const noexcept {
             const call_needs& needs = needs_;
-            return 2 * needs.d_model + needs.outputs + needs.given_width + 2 * needs.choices + scratch_;
+            return 2 * needs.d_model + needs.outputs + needs.given_width + 2 * needs.choices + carried() +
+                   scratch_;
         }
+        [[nodiscard]] std::size_t carried() const noexcept { return needs_.delay > 0 ? needs_.outputs : 0; }
         void one_token(const call_arguments& call, std::size_t t, Scalar* memory) const {
             const std::size_t d = needs_.d_model, choices = needs_.choices;
             Scalar* const x = memory;
@@ -78,10 +80,14 @@ struct reference {
             token.per_layer_input = widen(call.per_layer_input, given);
             token.gathered = call.gathered;
             token.number = call.first + call.row(t);
-            if (call.carried.data != nullptr) token.carried = call.carried.row(call.row(t));
+            Scalar* const passed_on = routes + 2 * choices;
+            if (call.carried.data != nullptr)
+                token.carried = std::copy_n(call.carried.row(call.row(t)), carried(), passed_on) - carried();
             token.carried_is_due = call.carried_is_due;
             if (call.routes != nullptr) token.routes = reinterpret_cast<choice<Scalar>*>(routes);
-            evaluate_token(token, x, y, routes + 2 * choices);
+            evaluate_token(token, x, y, passed_on + carried());
+            for (std::size_t i = 0; token.carried != nullptr && i < carried(); ++i)
+                call.carried.row(call.row(t))[i] = static_cast<float>(token.carried[i]);
             for (std::size_t i = 0; i < needs_.outputs; ++i) call.to.row(t)[i] = static_cast<float>(y[i]);
             if (call.routes != nullptr)
                 for (std::size_t i = 0; i < choices; ++i)

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 TIFFIN_BEGIN
@@ -24,7 +25,7 @@ struct token_arguments {
     const Scalar* per_layer_input = nullptr;
     choice<Scalar>* routes = nullptr;  // where the outermost router's choices go; null: nowhere
     std::size_t d_model = 0;           // of the residual
-    float* carried = nullptr;          // of a delayed block: taken from and left in
+    Scalar* carried = nullptr;         // of a delayed block: taken from and left in
     bool carried_is_due = false;
     const gathered_rows* gathered = nullptr;  // of the call, of which this is token `number`
     std::size_t number = 0;
@@ -32,9 +33,17 @@ struct token_arguments {
 
 namespace reference_detail {
 
+// Number i of a tensor's memory, as it is given: in double too.
+template <class Scalar>
+Scalar number(const void* data, dtype type, std::size_t i) {
+    if (type != dtype::f64) return Scalar(load_as_f32(data, type, i));
+    double wide;
+    std::memcpy(&wide, static_cast<const unsigned char*>(data) + i * sizeof wide, sizeof wide);
+    return Scalar(wide);
+}
 template <class Scalar>
 Scalar number(const tensor_view& t, std::size_t i) {
-    return Scalar(load_as_f32(t.data, t.type, i));
+    return number<Scalar>(t.data, t.type, i);
 }
 
 // Number i of the token's row in a table, or of the row of expert e in a pool.
@@ -42,7 +51,7 @@ template <class Scalar>
 Scalar row_number(const tensor_view& t, const token_arguments<Scalar>& token, std::size_t e, std::size_t i) {
     const std::size_t width = t.shape[t.shape.rank() - 1];
     if (t.gathered != 0)
-        return Scalar(load_as_f32(token.gathered[t.gathered - 1].row(token.number), t.type, e * width + i));
+        return number<Scalar>(token.gathered[t.gathered - 1].row(token.number), t.type, e * width + i);
     const std::size_t vocab = t.shape[t.shape.rank() - 2];
     return number<Scalar>(t, (e * vocab + static_cast<std::size_t>(token.token_id)) * width + i);
 }

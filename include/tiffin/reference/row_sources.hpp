@@ -63,8 +63,8 @@ void evaluate_row_source(const bound_source<Source>& s, const token_arguments<Sc
     } else if constexpr (detail::has_role<Source, delay_role>) {
         evaluate_row(s.template part<0>(), token, x, out, scratch);
         for (std::size_t j = 0; j < s.bound.width; ++j) {
-            const Scalar taken(token.carried_is_due ? token.carried[j] : 0.0f);
-            token.carried[j] = static_cast<float>(out[j]);
+            const Scalar taken = token.carried_is_due ? token.carried[j] : Scalar(0);
+            token.carried[j] = out[j];
             out[j] = taken;
         }
     } else if constexpr (detail::has_role<Source, runtime_role>) {

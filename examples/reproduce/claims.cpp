@@ -1,0 +1,117 @@
+#include "claims.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+const std::vector<claim>& claims() {
+    static const std::vector<claim> all{
+        {1, "fold", "Does folding a trained memory or modulator leave the loss as it is?",
+         "MeKi Eq. 10, ReToken Eq. 8", folds_change_nothing},
+        {2, "equal_flops", "Do ReToken, MoRT and MeKi lower the loss at equal FLOPs?", "ReToken, MoRT, MeKi",
+         modulators_at_equal_flops},
+        {3, "gate_or_up", "Is it worse to replace the gate by a table than the up projection?",
+         "STEM, Table 3", gate_or_up},
+        {4, "edits",
+         "Does exchanging the rows of an entity's tokens exchange the facts that the model tells?",
+         "STEM, Sec. 3.3", knowledge_edits},
+        {5, "delay", "Is a delay of a modulator by one or two layers harmless?", "MoRT, App. C", delays},
+        {6, "variance", "What does 1 / sqrt(2 N_l) do to the residual stream?", "MoRT, Eq. 6",
+         residual_variance},
+        {7, "balance", "Do routers collapse without a balance loss, and not with it?",
+         "StructMoE, MoRT Eq. 21", router_balance},
+        {8, "angles", "Do trained rows of a table spread more than the rows of x W_u^T?", "STEM, Sec. 4",
+         angular_spread},
+        {9, "placement",
+         "STEM in thirds, halves and all but the first layer, against SwiGLU: loss by tokens, by FLOPs",
+         "STEM, Tables 1 and 2", stem_placement},
+        {10, "distinct_ids", "How do the parameters in use grow with the context?", "STEM, Sec. 3.2",
+         distinct_ids},
+        {11, "d_mem", "How does the loss fall with the width of MeKi's memory?", "MeKi", memory_width},
+        {12, "equal_parameters", "Is StructMoE better than a dense block of as many parameters?", "StructMoE",
+         equal_parameters}};
+    return all;
+}
+
+spread spread_of(const std::vector<double>& values) {
+    spread made;
+    made.count = values.size();
+    for (const double v : values) made.mean += v / static_cast<double>(values.size());
+    double squares = 0;
+    for (const double v : values) squares += (v - made.mean) * (v - made.mean);
+    if (values.size() > 1) made.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+    return made;
+}
+
+double half_interval(const spread& of) {
+    // Student's t at 97.5 % for 1 to 9 degrees of freedom.
+    static constexpr std::array<double, 9> t{
+        {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262}};
+    if (of.count < 2) return std::numeric_limits<double>::quiet_NaN();
+    return t[std::min(of.count - 2, t.size() - 1)] * of.deviation / std::sqrt(static_cast<double>(of.count));
+}
+
+std::string text_of(double value, int digits) {
+    if (!std::isfinite(value)) return "-";
+    char text[48];
+    std::snprintf(text, sizeof text, "%.*f", digits, value);
+    return text;
+}
+std::string text_of(const spread& of, int digits) {
+    return of.count < 2 ? text_of(of.mean, digits)
+                        : text_of(of.mean, digits) + " +- " + text_of(of.deviation, digits);
+}
+
+std::vector<double> trained::losses() const {
+    std::vector<double> all;
+    for (const finished_run* run : runs) all.push_back(run->loss);
+    return all;
+}
+
+std::vector<trained> train_all(lab& in, const std::vector<variant>& variants) {
+    std::vector<trained> all;
+    for (const variant& v : variants) all.push_back({v.name, {}});
+    // All variants with one seed before the next: what is stopped early has pairs.
+    for (std::size_t seed = 1; seed <= in.seeds(); ++seed)
+        for (std::size_t i = 0; i < variants.size(); ++i)
+            all[i].runs.push_back(&in.run(seed, variants[i].changed));
+    return all;
+}
+
+claim_table compare(const std::vector<trained>& all) {
+    claim_table made;
+    made.columns = {"FFN",           "MFLOPs per token",  "million parameters",
+                    "held-out loss", "against the first", "95 % interval"};
+    const std::vector<double> first = all.front().losses();
+    double widest = 0;
+    for (const trained& one : all) {
+        std::vector<double> apart;
+        for (std::size_t i = 0; i < first.size(); ++i) apart.push_back(one.runs[i]->loss - first[i]);
+        const spread of = spread_of(apart);
+        const bool is_first = &one == &all.front();
+        if (!is_first && of.count > 1) widest = std::fmax(widest, half_interval(of));
+        made.rows.push_back({one.name, text_of(one.runs[0]->flops / 1e6, 2),
+                             text_of(one.runs[0]->parameters / 1e6, 2), text_of(spread_of(one.losses())),
+                             is_first ? "" : text_of(of.mean),
+                             is_first ? "" : "+- " + text_of(half_interval(of))});
+        claim_table::curve curve{one.name, {}};
+        for (std::size_t p = 0; p < one.runs[0]->curve.size(); ++p) {
+            std::vector<double> at;
+            for (const finished_run* run : one.runs)
+                if (p < run->curve.size()) at.push_back(run->curve[p].second);
+            curve.points.push_back(
+                {one.runs[0]->curve[p].first, spread_of(at).mean, spread_of(at).deviation});
+        }
+        made.curves.push_back(std::move(curve));
+    }
+    made.x_axis = "tokens";
+    made.y_axis = "held-out loss, nats per token";
+    if (first.size() > 1)
+        made.remarks.push_back(
+            "Differences are paired by seed (" + std::to_string(first.size()) +
+            " of them: same starting values where tensors have the same names, same order of the "
+            "text). One below " +
+            text_of(1.4 * widest) + " nats would be missed in one run of this experiment in five.");
+    return made;
+}

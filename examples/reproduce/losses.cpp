@@ -1,0 +1,109 @@
+// Claims that are differences of held-out losses.
+#include <tiffin/analysis/cost.hpp>
+#include <tiffin/layers.hpp>
+
+#include "claims.hpp"
+
+#include <cmath>
+
+namespace {
+
+variant of_kind(const char* name, std::string kind, std::string where = "all") {
+    return {name, [=](run_options& o) {
+                o.ffn = kind;
+                o.where = where;
+            }};
+}
+
+}  // namespace
+
+claim_table modulators_at_equal_flops(lab& in) {
+    // MeKi's products beside the FFN are not nothing at this width: a wider SwiGLU has the same FLOPs.
+    const auto& b = in.base();
+    const ffn_sizes sizes = b.sizes(in.text().tokenizer.size()).ffn;
+    const double more = ffn_kind_of("meki").flops(sizes) - ffn_kind_of("swiglu").flops(sizes);
+    const auto wider = b.d_ff + static_cast<std::size_t>(more / (6 * static_cast<double>(b.d_model)) + 0.5);
+    return compare(train_all(in, {of_kind("SwiGLU", "swiglu"),
+                                  of_kind("ReToken", "retoken"),
+                                  of_kind("MoRT", "mort"),
+                                  {"SwiGLU of MeKi's FLOPs",
+                                   [=](run_options& o) {
+                                       o.ffn = "swiglu";
+                                       o.d_ff = wider;
+                                   }},
+                                  of_kind("MeKi", "meki")}));
+}
+
+claim_table gate_or_up(lab& in) {
+    return compare(
+        train_all(in, {of_kind("SwiGLU", "swiglu"), of_kind("STEM (up)", "stem"),
+                       of_kind("STEM (gate)", "stem_gate"), of_kind("STEM hybrid", "stem_hybrid")}));
+}
+
+claim_table delays(lab& in) {
+    return compare(train_all(in, {of_kind("MoRT", "mort"), of_kind("delayed by 1", "mort_delay1"),
+                                  of_kind("delayed by 2", "mort_delay2"), of_kind("SwiGLU", "swiglu")}));
+}
+
+claim_table stem_placement(lab& in) {
+    const auto all = train_all(
+        in, {of_kind("SwiGLU", "swiglu"), of_kind("STEM, thirds", "stem", "thirds"),
+             of_kind("STEM, halves", "stem", "halves"), of_kind("STEM, all but 0", "stem", "all-but-0")});
+    claim_table made = compare(all);
+    // The paper's return on investment, as loss at the FLOPs that the cheapest had in all.
+    double least = all[0].runs[0]->flops;
+    for (const trained& one : all) least = std::fmin(least, one.runs[0]->flops);
+    made.columns.push_back("loss at the FLOPs of the cheapest");
+    for (std::size_t v = 0; v < all.size(); ++v) {
+        std::vector<double> at;
+        for (const finished_run* run : all[v].runs) {
+            const double tokens = run->curve.back().first * least / run->flops;
+            double loss = run->loss;
+            for (std::size_t p = 1; p < run->curve.size(); ++p) {
+                const auto& [x0, y0] = run->curve[p - 1];
+                const auto& [x1, y1] = run->curve[p];
+                if (x0 <= tokens && tokens <= x1) loss = y0 + (y1 - y0) * (tokens - x0) / (x1 - x0);
+            }
+            at.push_back(loss);
+        }
+        made.rows[v].push_back(text_of(spread_of(at)));
+    }
+    made.remarks.push_back(
+        "The last column reads each curve where it has spent the FLOPs of the cheapest run. The learning "
+        "rate there is "
+        "not at its end, as it is in the column before, so it flatters the cheapest.");
+    return made;
+}
+
+claim_table memory_width(lab& in) {
+    std::vector<variant> all{of_kind("SwiGLU", "swiglu")};
+    for (const std::size_t width : {8u, 16u, 32u, 64u})
+        all.push_back({"MeKi, d_mem " + std::to_string(width), [width](run_options& o) {
+                           o.ffn = "meki";
+                           o.d_mem = width;
+                       }});
+    return compare(train_all(in, all));
+}
+
+// f' = (2 d f - d L (r + 1)) / (2 d + L r), of an MLP of width f.
+claim_table equal_parameters(lab& in) {
+    const auto& b = in.base();
+    const double d = static_cast<double>(b.d_model), L = static_cast<double>(b.bank),
+                 r = static_cast<double>(b.rank);
+    const double f = 1.5 * static_cast<double>(b.d_ff);  // two matrices for SwiGLU's three
+    const auto narrower = static_cast<std::size_t>((2 * d * f - d * L * (r + 1)) / (2 * d + L * r));
+    const auto wide = static_cast<std::size_t>(f);
+    claim_table made = compare(train_all(in, {{"MLP",
+                                               [=](run_options& o) {
+                                                   o.ffn = "mlp";
+                                                   o.d_ff = wide;
+                                               }},
+                                              {"StructMoE", [=](run_options& o) {
+                                                   o.ffn = "structmoe";
+                                                   o.d_ff = narrower;
+                                               }}}));
+    made.remarks.push_back("The MLP is " + std::to_string(wide) + " wide, StructMoE " +
+                           std::to_string(narrower) + " with " + std::to_string(b.bank) +
+                           " experts of rank " + std::to_string(b.rank) + ".");
+    return made;
+}

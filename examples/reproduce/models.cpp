@@ -1,0 +1,251 @@
+// Claims that look into trained models.
+#include <tiffin/analysis/geometry.hpp>
+#include <tiffin/analysis/routing.hpp>
+#include <tiffin/io/fold_layer.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include "../train/export_model.hpp"
+#include "claims.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <stdexcept>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void with_kind(run_options& o, const char* kind) {
+    o.ffn = kind;
+}
+
+// The same model with the memories or modulators of every layer folded to tables.
+std::unique_ptr<training_run> folded(lab& in, const finished_run& run, const std::string& kind) {
+    run_options options = run.options;
+    options.ffn = kind;
+    const auto from = in.open(run);
+    auto made = std::make_unique<training_run>(options, in.text().tokenizer, in.execute());
+    const fs::path folder = run.checkpoint.parent_path();
+    export_model(from->model(), folder);
+    const tiffin::weights theirs = from->model().numbers().behind("");
+    const tiffin::named_memory<float> ours = made->model().numbers().memory();
+    for (const auto& t : ours.entries())
+        if (const auto* const same = theirs.find(t.name))
+            std::copy_n(static_cast<const float*>(same->data), t.shape.elements(), t.data);
+    for (std::size_t i = 0; i < options.layers; ++i) {
+        const auto file =
+            tiffin::io::safetensors_file::open(folder / ("layer." + std::to_string(i) + ".safetensors"))
+                .or_throw();
+        const auto layer = tiffin::io::folded_layer::from(file, {}, in.execute()).or_throw();
+        const tiffin::weights tables = layer.tensors();
+        for (const auto& t : ours.entries()) {
+            const std::string at = "layers." + std::to_string(i) + ".ffn.";
+            if (!t.name.starts_with(at)) continue;
+            const auto* const table = tables.find(t.name.substr(at.size()));
+            if (table == nullptr) throw std::runtime_error("the folded layer has no " + t.name);
+            tiffin::read_as_f32(table->data, table->type, 0, t.shape.elements(), t.data);
+        }
+    }
+    return made;
+}
+
+// Looks at rows of the held-out text, behind a forward pass of one batch.
+void look(lab& in, training_run& run) {
+    const std::size_t tokens = run.tokens_per_step();
+    static_cast<void>(run.judge(in.text().held_out, tokens));
+}
+
+double variance_of(const row_matrix& rows) {
+    return rows.cast<double>().squaredNorm() / static_cast<double>(rows.size());
+}
+
+}  // namespace
+
+claim_table folds_change_nothing(lab& in) {
+    claim_table made;
+    made.columns = {"FFN", "held-out loss as trained", "folded", "largest difference of a seed"};
+    for (const auto& [name, kind, folded_kind] :
+         {std::tuple{"ReToken", "retoken", "retoken_folded"}, std::tuple{"MeKi", "meki", "meki_folded"}}) {
+        std::vector<double> before, after;
+        double largest = 0;
+        for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
+            const finished_run& run = in.run(seed, [&](run_options& o) { with_kind(o, kind); });
+            before.push_back(in.judge(*in.open(run)));
+            after.push_back(in.judge(*folded(in, run, folded_kind)));
+            largest = std::fmax(largest, std::fabs(before.back() - after.back()));
+        }
+        made.rows.push_back(
+            {name, text_of(spread_of(before), 6), text_of(spread_of(after), 6), text_of(largest, 9)});
+    }
+    made.remarks.push_back("Asked: equal to 1e-6 nats.");
+    return made;
+}
+
+claim_table residual_variance(lab& in) {
+    const double whole = std::sqrt(2 * static_cast<double>(in.base().layers));
+    const auto all = train_all(in, {{"SwiGLU", [](run_options& o) { with_kind(o, "swiglu"); }},
+                                    {"with 1 / sqrt(2 N_l)", [](run_options& o) { with_kind(o, "mort"); }},
+                                    {"without", [=](run_options& o) {
+                                         with_kind(o, "mort");
+                                         o.scale = whole;  // the same as leaving the divisor out
+                                     }}});
+    claim_table made;
+    made.columns = {"FFN", "held-out loss"};
+    for (std::size_t i = 0; i < in.base().layers; ++i)
+        made.columns.push_back("before layer " + std::to_string(i));
+    for (const trained& one : all) {
+        std::vector<std::vector<double>> by_layer(in.base().layers);
+        for (const finished_run* run : one.runs) {
+            const auto model = in.open(*run);
+            look(in, *model);
+            for (std::size_t i = 0; i < by_layer.size(); ++i)
+                by_layer[i].push_back(variance_of(*model->model().rows_of(i).residual));
+        }
+        std::vector<std::string> row{one.name, text_of(spread_of(one.losses()))};
+        claim_table::curve curve{one.name, {}};
+        for (std::size_t i = 0; i < by_layer.size(); ++i) {
+            const spread s = spread_of(by_layer[i]);
+            row.push_back(text_of(s, 3));
+            curve.points.push_back({static_cast<double>(i), s.mean, s.deviation});
+        }
+        made.rows.push_back(std::move(row));
+        made.curves.push_back(std::move(curve));
+    }
+    made.x_axis = "layer";
+    made.y_axis = "mean square of the residual stream before it";
+    made.remarks.push_back(
+        "Without: the scale s of the pool starts at sqrt(2 N_l) in place of 1, which is the formula "
+        "without the divisor at the start; s learns in both.");
+    return made;
+}
+
+claim_table router_balance(lab& in) {
+    claim_table made;
+    made.columns = {"FFN",           "balance loss", "held-out loss", "entropy, share of log E",
+                    "busiest share", "even share"};
+    for (const auto& [name, kind] :
+         {std::pair{"MoE, 2 of 4", "moe"}, std::pair{"StructMoE", "structmoe"}, std::pair{"MoRT", "mort"}})
+        for (const bool balanced : {false, true}) {
+            const std::string which = kind;
+            std::vector<double> losses, entropy, busiest;
+            double even = 0;
+            for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
+                const finished_run& run = in.run(seed, [&](run_options& o) {
+                    with_kind(o, which.c_str());
+                    if (!balanced) o.balance = o.mort_balance = 0;
+                });
+                losses.push_back(run.loss);
+                const auto model = in.open(run);
+                look(in, *model);
+                double mean_entropy = 0, mean_busiest = 0;
+                for (std::size_t i = 0; i < in.base().layers; ++i) {
+                    const auto rows = model->model().rows_of(i);
+                    std::vector<std::int32_t> experts;
+                    for (const auto& c : rows.routes) experts.push_back(c.expert);
+                    tiffin::routing_statistics counted(rows.experts);
+                    counted.add(experts, rows.choices).or_throw();
+                    mean_entropy += counted.entropy_share() / static_cast<double>(in.base().layers);
+                    mean_busiest += counted.busiest_share() / static_cast<double>(in.base().layers);
+                    even = 1 / static_cast<double>(rows.experts);
+                }
+                entropy.push_back(mean_entropy);
+                busiest.push_back(mean_busiest);
+            }
+            made.rows.push_back({name, balanced ? "yes" : "no", text_of(spread_of(losses)),
+                                 text_of(spread_of(entropy), 3), text_of(spread_of(busiest), 3),
+                                 text_of(even, 3)});
+        }
+    made.remarks.push_back(
+        "Selections over a batch of held-out text, means over the layers. Both losses have weight: "
+        "Switch's " +
+        text_of(in.base().balance, 3) + ", MoRT's " + text_of(in.base().mort_balance, 5) + ".");
+    return made;
+}
+
+claim_table angular_spread(lab& in) {
+    claim_table made;
+    made.columns = {"rows", "mean cosine", "standard deviation", "5 % to 95 %"};
+    const auto told = [&](const char* name, const std::vector<std::vector<float>>& seeds, std::size_t width) {
+        std::vector<double> mean, deviation, low, high;
+        for (std::size_t s = 0; s < seeds.size(); ++s) {
+            const tiffin::tensor_view view{
+                seeds[s].data(), tiffin::dtype::f32, {seeds[s].size() / width, width}};
+            const auto found =
+                tiffin::sample_cosines(tiffin::in_memory::view(view).or_throw(), 20000, s + 1).or_throw();
+            mean.push_back(found.mean);
+            deviation.push_back(found.deviation);
+            low.push_back(found.quantile(0.05));
+            high.push_back(found.quantile(0.95));
+        }
+        made.rows.push_back({name, text_of(spread_of(mean), 3), text_of(spread_of(deviation), 3),
+                             text_of(spread_of(low), 3) + " to " + text_of(spread_of(high), 3)});
+    };
+    // The rows of the ids that the held-out text has, so that both sides have as many tokens behind them.
+    std::set<std::int32_t> ids(in.text().held_out.begin(), in.text().held_out.end());
+    const std::size_t layer = in.base().layers / 2, width = in.base().d_ff;
+    const std::string at = "layers." + std::to_string(layer) + ".ffn.";
+    std::vector<std::vector<float>> trained_rows, first_rows, products;
+    for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
+        const finished_run& stem = in.run(seed, [](run_options& o) { with_kind(o, "stem"); });
+        const finished_run& dense = in.run(seed, [](run_options& o) { with_kind(o, "swiglu"); });
+        const auto rows_of = [&](training_run& run) {
+            const auto* const table =
+                static_cast<const float*>(run.model().numbers().behind(at).find("stem_embed.weight")->data);
+            std::vector<float> rows;
+            for (const std::int32_t id : ids) {
+                const float* const row = table + static_cast<std::size_t>(id) * width;
+                rows.insert(rows.end(), row, row + width);
+            }
+            return rows;
+        };
+        trained_rows.push_back(rows_of(*in.open(stem)));
+        training_run start(stem.options, in.text().tokenizer, in.execute());
+        first_rows.push_back(rows_of(start));
+        const auto model = in.open(dense);
+        look(in, *model);
+        const row_matrix& x = *model->model().rows_of(layer).ffn_input;
+        const auto* const up =
+            static_cast<const float*>(model->model().numbers().behind(at).find("up_proj.weight")->data);
+        const Eigen::Map<const row_matrix> w(up, as_index(width), x.cols());
+        const row_matrix y = x * w.transpose();
+        products.emplace_back(y.data(), y.data() + y.size());
+    }
+    told("STEM's table, trained", trained_rows, width);
+    told("STEM's table, at the start", first_rows, width);
+    told("x W_u^T of SwiGLU, trained", products, width);
+    made.remarks.push_back("Cosines of 20000 pairs of rows of layer " + std::to_string(layer) +
+                           "; a spread around 0 is what the paper calls large.");
+    return made;
+}
+
+claim_table distinct_ids(lab& in) {
+    claim_table made;
+    made.columns = {"context", "distinct ids", "of the vocabulary", "million table parameters in use",
+                    "of all"};
+    const std::vector<std::int32_t>& tokens = in.text().learnt;
+    claim_table::curve curve{"distinct ids", {}};
+    const auto vocabulary = static_cast<double>(in.text().tokenizer.size());
+    const double per_id = static_cast<double>(in.base().layers * in.base().d_ff);
+    for (std::size_t length = 16; length <= tokens.size() && length <= 65536; length *= 4) {
+        std::vector<double> counts;
+        const std::size_t windows = std::min<std::size_t>(64, tokens.size() / length);
+        for (std::size_t w = 0; w < windows; ++w) {
+            const auto from =
+                tokens.begin() + static_cast<std::ptrdiff_t>((tokens.size() - length) /
+                                                             std::max<std::size_t>(windows - 1, 1) * w);
+            counts.push_back(static_cast<double>(
+                std::set<std::int32_t>(from, from + static_cast<std::ptrdiff_t>(length)).size()));
+        }
+        const spread s = spread_of(counts);
+        made.rows.push_back({std::to_string(length), text_of(s, 0), text_of(s.mean / vocabulary, 3),
+                             text_of(s.mean * per_id / 1e6, 2), text_of(vocabulary * per_id / 1e6, 2)});
+        curve.points.push_back({static_cast<double>(length), s.mean, s.deviation});
+    }
+    made.curves.push_back(std::move(curve));
+    made.x_axis = "tokens of context";
+    made.y_axis = "distinct ids";
+    made.x_is_logarithmic = true;
+    made.remarks.push_back("Windows of the text, means and standard deviations; STEM in every layer.");
+    return made;
+}

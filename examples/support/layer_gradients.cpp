@@ -1,0 +1,4 @@
+#include "layer_gradients.hpp"
+
+TIFFIN_LAYER_GRADIENTS(, tiffin::reference<>);
+TIFFIN_LAYER_GRADIENTS(, tiffin::simd<>);

@@ -1,0 +1,82 @@
+#include "export_model.hpp"
+
+#include <tiffin/io/safetensors_writer.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace {
+
+using tiffin::io::safetensors_writer;
+
+// A layer's tensors as Llama has them; queries, keys and values lie below one another here.
+void add_layer(const language_model& model, std::size_t i, const std::string& kind, safetensors_writer& to) {
+    const std::string here = "layers." + std::to_string(i) + ".", there = "model." + here;
+    const tiffin::weights all = model.numbers().behind(here);
+    const model_sizes& sizes = model.sizes();
+    const auto add = [&](const char* ours, const std::string& theirs) {
+        to.add(there + theirs, *all.find(ours));
+    };
+    add("attention_in.norm.weight", "input_layernorm.weight");
+    add("attention_out.output.weight", "self_attn.o_proj.weight");
+    const auto* qkv = static_cast<const float*>(all.find("attention_in.qkv.weight")->data);
+    const std::size_t d = sizes.ffn.d_model, narrow = sizes.attention.kv_heads * sizes.attention.head;
+    for (const auto& [name, rows] : {std::pair<const char*, std::size_t>{"q", sizes.attention.queries()},
+                                     {"k", narrow},
+                                     {"v", narrow}}) {
+        to.add(there + "self_attn." + name + "_proj.weight", {qkv, tiffin::dtype::f32, {rows, d}});
+        qkv += rows * d;
+    }
+    if (kind == "none") return;
+    add("ffn_in.norm.weight", "post_attention_layernorm.weight");
+    const std::string owner = kind == "swiglu" ? "mlp." : "ffn.";
+    const tiffin::weights ffn = model.numbers().behind(here + "ffn.");
+    for (const auto& e : ffn.entries()) to.add(there + owner + e.name, e.tensor);
+}
+
+}  // namespace
+
+void export_model(const language_model& model, const std::filesystem::path& folder) {
+    const model_sizes& sizes = model.sizes();
+    const tiffin::weights all = model.numbers().behind("");
+    safetensors_writer whole;
+    whole.add("model.embed_tokens.weight", *all.find("embedding.weight"));
+    whole.add("model.norm.weight", *all.find("head.norm.weight"));
+    bool is_llama = true;
+    for (std::size_t i = 0; i < sizes.kinds.size(); ++i) {
+        const std::string& name = sizes.kinds[i];
+        is_llama = is_llama && name == "swiglu";
+        add_layer(model, i, name, whole);
+        if (name == "none") continue;
+        const ffn_kind& kind = ffn_kind_of(name);
+        if (!kind.options) continue;
+        safetensors_writer layer;
+        for (const auto& [key, value] : kind.options(sizes.ffn)) layer.set(key, value);
+        for (const auto& [tensor, t] : kind.tensors(sizes.ffn)) {
+            const bool embedding = kind.reads_embedding && tensor.ends_with("word_embed.weight");
+            layer.add(tensor, *all.find(embedding ? "embedding.weight"
+                                                  : "layers." + std::to_string(i) + ".ffn." + tensor));
+        }
+        layer.write(folder / ("layer." + std::to_string(i) + ".safetensors")).or_throw();
+    }
+    whole.write(folder / "model.safetensors").or_throw();
+    const nlohmann::json config{{"model_type", is_llama ? "llama" : "tiffin_example"},
+                                {"hidden_act", "silu"},
+                                {"hidden_size", sizes.ffn.d_model},
+                                {"intermediate_size", sizes.ffn.d_ff},
+                                {"num_hidden_layers", sizes.kinds.size()},
+                                {"num_attention_heads", sizes.attention.heads},
+                                {"num_key_value_heads", sizes.attention.kv_heads},
+                                {"max_position_embeddings", sizes.context},
+                                {"rms_norm_eps", 1e-5},
+                                {"rope_theta", 10000.0},
+                                {"tie_word_embeddings", true},
+                                {"vocab_size", sizes.ffn.vocabulary}};
+    std::ofstream file(folder / "config.json");
+    file << config.dump(2) << '\n';
+    if (!file.flush()) throw std::runtime_error((folder / "config.json").string() + " cannot be written");
+}

@@ -1,0 +1,363 @@
+#include "language_model.hpp"
+
+#include <tiffin/analysis/balanced_map.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+namespace {
+
+using tiffin::simd;
+using tiffin::training_options;
+
+std::size_t longest_delay(const model_sizes& sizes) {
+    std::size_t delay = 0;
+    for (const std::string& name : sizes.kinds)
+        if (name != "none") delay = std::max(delay, ffn_kind_of(name).delay);
+    return delay;
+}
+
+std::string prefix_of(std::size_t layer) {
+    return "layers." + std::to_string(layer) + ".";
+}
+// The model's own embedding, where a block reads it.
+bool is_embedding(std::string_view name) {
+    return name.ends_with("word_embed.weight");
+}
+
+}  // namespace
+
+language_model::language_model(const model_sizes& sizes, std::size_t rows,
+                               const tiffin::router_loss_weights& router, tiffin::executor_ref execute)
+    : sizes_(sizes),
+      rows_(rows),
+      execute_(execute),
+      router_loss_(router),
+      attention_(sizes.attention, sizes.context),
+      carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
+      d_carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
+      losses_(rows) {
+    const attention_sizes& a = sizes_.attention;
+    if (a.kv_heads == 0 || a.heads % a.kv_heads != 0 || a.head % 2 != 0 || a.head == 0)
+        throw std::invalid_argument(std::to_string(a.heads) + " heads of " + std::to_string(a.head) +
+                                    " numbers over " + std::to_string(a.kv_heads) +
+                                    ": the heads must be a multiple of those that they share, and even");
+    add_tensors();
+    const std::size_t d = sizes_.ffn.d_model, vocab = sizes_.ffn.vocabulary;
+    embedding_gradient_ = tiffin::aligned_buffer(vocab * d * sizeof(float));
+    std::fill_n(embedding_gradient_.as<float>(), vocab * d, 0.0f);
+
+    const auto room = [&](row_matrix& m, std::size_t width) { m.setZero(as_index(rows_), as_index(width)); };
+    for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) add_layer(sizes_.kinds[i], prefix_of(i));
+    tiffin::weights head = numbers_.behind("head.");
+    head.add("vocabulary.weight", embedding());
+    training_options<float> how{.tokens = std::min(rows_, head_rows)};
+    how.into.add("vocabulary.weight", embedding_gradient_.as<float>(), {vocab, d});
+    head_.emplace(tiffin::prepare_training<product_of_norm<"vocabulary">>(head, simd<>{}, how));
+    room(h_, d);
+    room(d_h_, d);
+    room(d_rows_, d);
+    room(y_, d);
+    room(d_mixed_, a.queries());
+    room(d_qkv_, a.qkv());
+    logits_.setZero(as_index(how.tokens), as_index(vocab));
+}
+
+tiffin::tensor_view language_model::embedding() const {
+    const parameters::tensor& first = numbers_.all().front();
+    return {first.memory.data(), first.type, first.shape};
+}
+
+void language_model::add_layer(const std::string& kind, const std::string& prefix) {
+    const training_options<float> how{.tokens = rows_};
+    const auto weights = [&](const char* part) { return numbers_.behind(prefix + part); };
+    const auto rows_of = [&](std::size_t width) {
+        return row_matrix(row_matrix::Zero(as_index(rows_), as_index(width)));
+    };
+    using norm = tiffin::normed<tiffin::rms, tiffin::source_input>;
+    using output = tiffin::linear<"output">;
+    const std::size_t d = sizes_.ffn.d_model;
+    layers_.push_back(std::make_unique<layer>(
+        tiffin::prepare_training<product_of_norm<"qkv">>(weights("attention_in."), simd<>{}, how),
+        tiffin::prepare_training<output>(weights("attention_out."), simd<>{}, how)));
+    layer& made = *layers_.back();
+    made.h = rows_of(d);
+    made.qkv_rows = rows_of(sizes_.attention.qkv());
+    made.mixed = rows_of(sizes_.attention.queries());
+    if (kind == "none") return;
+    made.middle = rows_of(d);
+    made.normed = rows_of(d);
+    made.norm.emplace(tiffin::prepare_training<norm>(weights("ffn_in."), simd<>{}, how));
+    const ffn_kind& block = ffn_kind_of(kind);
+    tiffin::weights given = weights("ffn.");
+    bool routes = false;
+    for (const auto& [name, t] : block.tensors(sizes_.ffn)) {
+        if (block.reads_embedding && is_embedding(name)) given.add(name, embedding());
+        routes = routes || t.kind == tiffin::tensor_kind::logits;
+    }
+    made.kind_reads_embedding = block.reads_embedding;
+    made.ffn.emplace(block.prepare(sizes_.ffn, given, how));
+    if (!routes) return;
+    made.routes.resize(rows_ * made.ffn->choices());
+    made.logits = rows_of(made.ffn->experts());
+    made.d_logits = made.logits;
+}
+
+void language_model::add_tensors() {
+    const std::size_t d = sizes_.ffn.d_model, wide = sizes_.attention.queries();
+    numbers_.add("embedding.weight", {sizes_.ffn.vocabulary, d});
+    for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) {
+        const std::string at = prefix_of(i);
+        numbers_.add(at + "attention_in.norm.weight", {d});
+        numbers_.add(at + "attention_in.qkv.weight", {sizes_.attention.qkv(), d});
+        numbers_.add(at + "attention_out.output.weight", {d, wide});
+        if (sizes_.kinds[i] == "none") continue;
+        const ffn_kind& kind = ffn_kind_of(sizes_.kinds[i]);
+        numbers_.add(at + "ffn_in.norm.weight", {d});
+        for (const auto& [name, t] : kind.tensors(sizes_.ffn)) {
+            if (kind.reads_embedding && is_embedding(name)) continue;
+            if (t.kind != tiffin::tensor_kind::route_map) {
+                numbers_.add(at + "ffn." + name, t.shape);
+                continue;
+            }
+            const auto map =
+                tiffin::balanced_map({.vocab = t.shape[0], .experts = sizes_.ffn.experts}).or_throw();
+            std::copy(map.begin(), map.end(), numbers_.add_integers(at + "ffn." + name, t.shape));
+        }
+    }
+    numbers_.add("head.norm.weight", {d});
+}
+
+void language_model::initialise(std::uint64_t seed, float scale) {
+    const tiffin::named_memory<float> all = numbers_.memory();
+    const std::size_t d = sizes_.ffn.d_model;
+    const tiffin::initial_values how{.layers = sizes_.kinds.size(), .seed = seed, .scale = scale};
+    const auto fill = [&](const std::string& name, double sigma) {
+        const auto* const t = all.find(name);
+        tiffin::fill_normal({t->data, t->shape.elements()}, sigma, tiffin::detail::seed_of(name, seed));
+    };
+    const auto ones = [&](const std::string& name) {
+        const auto* const t = all.find(name);
+        std::fill_n(t->data, t->shape.elements(), 1.0f);
+    };
+    const double small = std::sqrt(2 / (5 * static_cast<double>(d)));
+    fill("embedding.weight", small);
+    ones("head.norm.weight");
+    for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) {
+        const std::string at = prefix_of(i);
+        ones(at + "attention_in.norm.weight");
+        fill(at + "attention_in.qkv.weight", small);
+        fill(at + "attention_out.output.weight",
+             2 / (static_cast<double>(how.layers) * std::sqrt(static_cast<double>(d))));
+        if (sizes_.kinds[i] == "none") continue;
+        ones(at + "ffn_in.norm.weight");
+        tiffin::named_memory<float> own = all;
+        const ffn_kind& kind = ffn_kind_of(sizes_.kinds[i]);
+        std::vector<float> unused;  // the embedding has been filled
+        for (const auto& [name, t] : kind.tensors(sizes_.ffn))
+            if (kind.reads_embedding && is_embedding(name)) {
+                unused.resize(t.shape.elements());
+                own.add(at + "ffn." + name, unused.data(), t.shape);
+            }
+        kind.initialise(sizes_.ffn, own, how, at + "ffn.").or_throw();
+    }
+}
+
+void language_model::add_to(tiffin::adamw<simd<>>& optimizer) {
+    const tiffin::named_memory<float> all = numbers_.memory();
+    const auto* const embedding = all.find("embedding.weight");
+    optimizer.add(embedding->name, embedding->data, embedding_gradient_.as<float>(), embedding->shape, true);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        layer& l = *layers_[i];
+        optimizer.add(prefix_of(i) + "attention_in.", l.qkv, all).or_throw();
+        optimizer.add(prefix_of(i) + "attention_out.", l.output, all).or_throw();
+        if (!l.ffn) continue;
+        optimizer.add(prefix_of(i) + "ffn_in.", *l.norm, all).or_throw();
+        optimizer
+            .add(prefix_of(i) + "ffn.", *l.ffn, all,
+                 [](std::string_view name) { return !is_embedding(name); })
+            .or_throw();
+    }
+    optimizer.add("head.", *head_, all, [](std::string_view name) { return name == "norm.weight"; })
+        .or_throw();
+}
+
+double language_model::flops() const {
+    const auto d = static_cast<double>(sizes_.ffn.d_model);
+    const attention_sizes& a = sizes_.attention;
+    double flops = 2 * d * static_cast<double>(sizes_.ffn.vocabulary);
+    for (const std::string& kind : sizes_.kinds) {
+        flops += 2 * d * static_cast<double>(a.qkv() + a.queries());
+        flops += 2 * static_cast<double>(a.queries() * sizes_.context);  // two products over half the context
+        if (kind != "none") flops += ffn_kind_of(kind).flops(sizes_.ffn);
+    }
+    return flops;
+}
+
+language_model::layer_rows language_model::rows_of(std::size_t i) const {
+    const layer& l = *layers_[i];
+    return {&l.h, &l.normed, l.routes, l.ffn ? l.ffn->choices() : 0, l.ffn ? l.ffn->experts() : 0};
+}
+
+void language_model::edit(std::vector<std::int32_t> ids, std::vector<bool> layers) {
+    edited_ = std::move(ids);
+    edited_layers_ = std::move(layers);
+}
+
+tiffin::training_inputs<float> language_model::inputs_of(std::size_t i, std::span<const std::int32_t> ids) {
+    tiffin::training_inputs<float> in;
+    layer& l = *layers_[i];
+    const auto& needs = l.ffn->needs();
+    in.token_ids = !edited_.empty() && edited_layers_[i] ? std::span<const std::int32_t>(edited_) : ids;
+    if (needs.residual) in.residual = {l.middle.data(), ids.size(), sizes_.ffn.d_model};
+    if (needs.delay != 0) in.carried = &carried_;
+    if (!l.routes.empty()) {
+        in.routes = std::span(l.routes).first(ids.size() * l.ffn->choices());
+        in.logits = view(l.logits, ids.size());
+    }
+    return in;
+}
+
+void language_model::forward(std::span<const std::int32_t> ids, std::size_t length) {
+    const std::size_t n = ids.size();
+    const auto rows = as_index(n);
+    const std::size_t d = sizes_.ffn.d_model;
+    const auto* const table = static_cast<const float*>(embedding().data);
+    for (std::size_t t = 0; t < n; ++t)
+        std::copy_n(table + static_cast<std::size_t>(ids[t]) * d, d, h_.row(as_index(t)).data());
+    carried_.begin();
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        layer& l = *layers_[i];
+        l.h.topRows(rows) = h_.topRows(rows);
+        l.qkv.forward(view(l.h, n), {}, view(l.qkv_rows, n), execute_);
+        attention_.forward(l.qkv_rows, l.mixed, n, length, execute_);
+        l.output.forward(view(l.mixed, n), {}, view(y_, n), execute_);
+        h_.topRows(rows) += y_.topRows(rows);
+        if (!l.ffn) continue;
+        l.middle.topRows(rows) = h_.topRows(rows);
+        l.norm->forward(view(l.middle, n), {}, view(l.normed, n), execute_);
+        l.ffn->forward(view(l.normed, n), inputs_of(i, ids), view(y_, n), execute_);
+        h_.topRows(rows) += y_.topRows(rows);
+    }
+}
+
+void language_model::predict(std::span<const std::int32_t> targets, std::span<double> losses, float scale) {
+    const std::size_t vocab = sizes_.ffn.vocabulary, d = sizes_.ffn.d_model;
+    for (std::size_t first = 0; first < targets.size(); first += head_rows) {
+        const std::size_t n = std::min(head_rows, targets.size() - first);
+        head_->forward(tiffin::matrix_view<const float>(h_.row(as_index(first)).data(), n, d), {},
+                       view(logits_, n), execute_);
+        tiffin::softmax_cross_entropy(simd<>{}, {logits_.data(), n, vocab}, targets.subspan(first, n), scale,
+                                      losses.subspan(first, n), execute_)
+            .or_throw();
+        if (scale != 0)
+            head_->backward(view(logits_, n), {.x = {d_h_.row(as_index(first)).data(), n, d}}, execute_);
+    }
+}
+
+double language_model::balance(std::size_t rows) {
+    double sum = 0;
+    std::size_t routers = 0;
+    for (auto& l : layers_) {
+        if (l->routes.empty()) continue;
+        l->d_logits.topRows(as_index(rows)).setZero();
+        sum += router_loss_(tiffin::matrix_view<const float>(view(l->logits, rows)),
+                            std::span(std::as_const(l->routes)).first(rows * l->ffn->choices()),
+                            view(l->d_logits, rows))
+                   .or_throw();
+        ++routers;
+    }
+    for (auto& l : layers_)
+        if (routers > 1 && !l->routes.empty()) l->d_logits /= static_cast<float>(routers);
+    return routers != 0 ? sum / static_cast<double>(routers) : 0;
+}
+
+void language_model::add_embedding_gradients(const layer& l) {
+    const std::size_t d = sizes_.ffn.d_model;
+    for (const auto& g : l.ffn->gradients()) {
+        if (!is_embedding(g.name)) continue;
+        const auto& ids = l.ffn->ids();
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const std::span<float> row = g.row(0, ids.slot(i));
+            float* const to = embedding_gradient_.as<float>() + static_cast<std::size_t>(ids.id(i)) * d;
+            for (std::size_t j = 0; j < d; ++j) to[j] += row[j];
+        }
+    }
+}
+
+void language_model::backward(std::span<const std::int32_t> ids, std::size_t length) {
+    const std::size_t n = ids.size(), d = sizes_.ffn.d_model;
+    const auto rows = as_index(n);
+    d_carried_.begin();
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+        layer& l = *layers_[i];
+        if (l.ffn) {
+            const auto& needs = l.ffn->needs();
+            tiffin::input_gradients<float> to{.x = view(d_rows_, n)};
+            if (needs.residual) to.residual = view(y_, n);
+            if (needs.delay != 0) to.carried = &d_carried_;
+            if (!l.routes.empty()) to.logits = view(l.d_logits, n);
+            l.ffn->backward(view(d_h_, n), to, execute_);
+            if (l.kind_reads_embedding) add_embedding_gradients(l);
+            if (needs.residual) d_h_.topRows(rows) += y_.topRows(rows);
+            l.norm->backward(view(d_rows_, n), {.x = view(y_, n)}, execute_);
+            d_h_.topRows(rows) += y_.topRows(rows);
+        }
+        l.output.backward(view(d_h_, n), {.x = view(d_mixed_, n)}, execute_);
+        attention_.backward(l.qkv_rows, d_mixed_, d_qkv_, n, length, execute_);
+        l.qkv.backward(view(d_qkv_, n), {.x = view(d_rows_, n)}, execute_);
+        d_h_.topRows(rows) += d_rows_.topRows(rows);
+    }
+    for (std::size_t t = 0; t < n; ++t) {
+        float* const to = embedding_gradient_.as<float>() + static_cast<std::size_t>(ids[t]) * d;
+        const float* const from = d_h_.row(as_index(t)).data();
+        for (std::size_t j = 0; j < d; ++j) to[j] += from[j];
+    }
+}
+
+step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
+    forward(ids, sizes_.context);
+    const auto losses = std::span(losses_).first(ids.size());
+    predict(targets, losses, 1 / static_cast<float>(ids.size()));
+    step_losses sums;
+    for (const double loss : losses) sums.prediction += loss / static_cast<double>(ids.size());
+    sums.router = balance(ids.size());
+    backward(ids, sizes_.context);
+    return sums;
+}
+
+void language_model::judge(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                           std::size_t length, std::span<double> losses) {
+    make_room(ids.size());
+    forward(ids, length);
+    predict(targets, losses, 0);
+}
+
+std::span<const float> language_model::next(std::span<const std::int32_t> ids) {
+    make_room(ids.size());
+    forward(ids, ids.size());
+    head_->forward(
+        tiffin::matrix_view<const float>(h_.row(as_index(ids.size() - 1)).data(), 1, sizes_.ffn.d_model), {},
+        view(logits_, 1), execute_);
+    clear_gradients();
+    return {logits_.data(), sizes_.ffn.vocabulary};
+}
+
+void language_model::make_room(std::size_t tokens) {
+    if (seen_ + tokens > rows_) clear_gradients();
+    seen_ += tokens;
+}
+
+void language_model::clear_gradients() {
+    seen_ = 0;
+    for (auto& l : layers_) {
+        l->qkv.clear_gradients();
+        l->output.clear_gradients();
+        if (!l->ffn) continue;
+        l->norm->clear_gradients();
+        l->ffn->clear_gradients();
+    }
+    head_->clear_gradients();  // and the embedding's, which adds to the same memory
+}

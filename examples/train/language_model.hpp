@@ -1,0 +1,133 @@
+// A small Llama-like model that learns: embedding, layers of attention and an FFN, a head tied to the embedding.
+//   h = E[ids];  per layer: h += attention(rms(h)), h += ffn(rms(h));  logits = rms(h) E^T
+// Every product and every norm is a composition of tiffin, and so has its gradient from there; attention is Eigen's.
+#pragma once
+
+#include <tiffin/block/linear.hpp>
+#include <tiffin/call/carried_residuals.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/source/source_input.hpp>
+#include <tiffin/source/through.hpp>
+#include <tiffin/train/adamw.hpp>
+#include <tiffin/train/cross_entropy.hpp>
+#include <tiffin/train/router_loss.hpp>
+
+#include "ffn_kinds.hpp"
+#include "parameters.hpp"
+#include "self_attention.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The norm of the input, then a product.
+template <tiffin::fixed_string Name>
+struct product_of_norm : tiffin::through<"", tiffin::normed<tiffin::rms, tiffin::source_input>,
+                                         tiffin::named<tiffin::dense, Name>> {
+    static constexpr bool keeps_width = true;  // of the normed row
+    static constexpr bool own_width = true;
+};
+
+struct model_sizes {
+    ffn_sizes ffn;
+    attention_sizes attention;
+    std::size_t context = 128;       // tokens per sequence
+    std::vector<std::string> kinds;  // of each layer's FFN; "none": no FFN
+};
+
+// What a step brings beside the gradients.
+struct step_losses {
+    double prediction = 0;  // nats per token, their mean
+    double router = 0;      // balance and z-losses, their mean over the layers that have them
+};
+
+class language_model {
+public:
+    // `rows`: tokens of a batch at most. Weights are zero until initialise() or until they are read.
+    // Throws what is wrong with the sizes.
+    language_model(const model_sizes& sizes, std::size_t rows, const tiffin::router_loss_weights& router,
+                   tiffin::executor_ref execute);
+
+    // `scale`: of modulators.
+    void initialise(std::uint64_t seed, float scale = 1);
+    // Adds all that learns. The model must stay where it is.
+    void add_to(tiffin::adamw<tiffin::simd<>>& optimizer);
+    [[nodiscard]] parameters& numbers() { return numbers_; }
+    [[nodiscard]] const parameters& numbers() const { return numbers_; }
+    [[nodiscard]] const model_sizes& sizes() const { return sizes_; }
+    // FLOPs of the matrix products of a token, forward; attention over half the context.
+    [[nodiscard]] double flops() const;
+
+    // What the last forward left of layer i: the residual stream before it, the input of its FFN, the routes of its
+    // router, `choices` per token (none: empty).
+    struct layer_rows {
+        const row_matrix *residual, *ffn_input;
+        std::span<const tiffin::choice<float>> routes;
+        std::size_t choices, experts;
+    };
+    [[nodiscard]] layer_rows rows_of(std::size_t i) const;
+    // From now on the FFNs of `layers` read these ids in place of the text's: a knowledge edit. Empty: the text's again.
+    void edit(std::vector<std::int32_t> ids, std::vector<bool> layers);
+
+    // Forward and back over whole sequences of sizes().context tokens, once between two clear_gradients().
+    // A prediction that is NaN is returned as it is.
+    step_losses learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets);
+    // The loss of each token, forward alone; sequences of any one length up to the context.
+    // Gradients are to be cleared before the next step.
+    void judge(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets, std::size_t length,
+               std::span<double> losses);
+    // The logits behind the last of some tokens, up to the context. Likewise.
+    std::span<const float> next(std::span<const std::int32_t> ids);
+    void clear_gradients();
+
+private:
+    struct layer {
+        layer(tiffin::trainable_layer<float> in, tiffin::trainable_layer<float> out)
+            : qkv(std::move(in)), output(std::move(out)) {}
+        tiffin::trainable_layer<float> qkv, output;
+        std::optional<tiffin::trainable_layer<float>> norm, ffn;
+        bool kind_reads_embedding = false;
+        row_matrix h, qkv_rows, mixed, middle, normed;  // as backward reads them
+        row_matrix logits, d_logits;                    // of a router
+        std::vector<tiffin::choice<float>> routes;
+    };
+
+    void add_tensors();
+    // Layers remember the ids of all calls since their gradients were cleared, those of forward alone too.
+    void make_room(std::size_t tokens);
+    void add_layer(const std::string& kind, const std::string& prefix);
+    [[nodiscard]] tiffin::tensor_view embedding() const;
+    void forward(std::span<const std::int32_t> ids, std::size_t length);
+    void backward(std::span<const std::int32_t> ids, std::size_t length);
+    void predict(std::span<const std::int32_t> targets, std::span<double> losses, float scale);
+    double balance(std::size_t rows);
+    void add_embedding_gradients(const layer& l);
+    [[nodiscard]] tiffin::training_inputs<float> inputs_of(std::size_t i, std::span<const std::int32_t> ids);
+    // The first rows of a matrix with room for more.
+    template <class Matrix>
+    static tiffin::matrix_view<float> view(Matrix& m, std::size_t rows) {
+        return {m.data(), rows, static_cast<std::size_t>(m.cols())};
+    }
+
+    model_sizes sizes_;
+    std::size_t rows_;
+    tiffin::executor_ref execute_;
+    tiffin::router_loss router_loss_;
+    parameters numbers_;
+    tiffin::aligned_buffer embedding_gradient_;
+    std::vector<std::unique_ptr<layer>> layers_;
+    std::optional<tiffin::trainable_layer<float>> head_;
+    self_attention attention_;
+    tiffin::carried_rows<float> carried_, d_carried_;
+    row_matrix h_, d_h_, d_rows_, d_mixed_, d_qkv_, y_, logits_;
+    std::vector<double> losses_;
+    std::size_t seen_ = 0;  // tokens of forward alone since then
+    std::vector<std::int32_t> edited_;
+    std::vector<bool> edited_layers_;
+    static constexpr std::size_t head_rows = 128;  // whose logits are held at once
+};

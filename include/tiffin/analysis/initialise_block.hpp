@@ -1,0 +1,112 @@
+// Starting values of all tensors of a block, each as its paper says.
+#pragma once
+
+#include <tiffin/analysis/initialise.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/named_memory.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+TIFFIN_BEGIN
+
+struct initial_values {
+    std::size_t layers = 0;  // of the model; no default: the width of the numbers depends on it
+    std::uint64_t seed = 0;
+    float scale = 1;            // of a modulator: 1 from scratch, 0 where it is added to a trained model
+    bool banks_by_rank = true;  // SmallInit of a bank's B: n is the rank; else d_model, the other reading
+};
+
+namespace detail {
+
+// The standard deviation of a tensor's starting values, of normal numbers with the mean 0.
+inline double initial_sigma(std::string_view owner, const sized_tensor& t, std::size_t d_model,
+                            const initial_values& how) {
+    const auto small = [](std::size_t n) { return std::sqrt(2 / (5 * static_cast<double>(n))); };
+    const std::size_t columns = t.shape[t.shape.rank() - 1];
+    switch (t.kind) {
+        case tensor_kind::table:
+        case tensor_kind::pool:
+            return std::sqrt(2 / static_cast<double>(t.shape[t.shape.rank() - 2] + columns));
+        case tensor_kind::low_rank_out: return small(how.banks_by_rank ? columns : d_model);
+        case tensor_kind::projection:
+            if ((owner == "down_proj" || owner == "out_proj") && t.width == d_model)
+                return 2 / (static_cast<double>(how.layers) * std::sqrt(static_cast<double>(d_model)));
+            return small(columns);
+        default: return small(columns);
+    }
+}
+
+// FNV-1a: a seed for each name, the same on every machine.
+inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
+    std::uint64_t hash = 0xcbf29ce484222325u ^ seed;
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return hash;
+}
+
+}  // namespace detail
+
+// Fills every tensor of a block that `to` has memory for, by the name behind `prefix`.
+//
+// | tensor | starting values | source |
+// |---|---|---|
+// | projections, a bank's A, routers | SmallInit, N(0, 2 / (5 n)), n the features read | StructMoE |
+// | a bank's B | the same, n the rank (banks_by_rank) | StructMoE, its reading is ours |
+// | down_proj, out_proj as wide as the model | DeepNorm, sigma = 2 / (layers sqrt(d_model)) | StructMoE; out_proj ours |
+// | tables | xavier normal, N(0, 2 / (V + width)) | STEM's code |
+// | memories, word embeddings, modulators | the same | ours: norms make most of them free of scale |
+// | a modulator's scale | initial_values::scale | ours: the papers are silent |
+// | alpha, beta, weights of norms | 1; 0 where the norm adds 1 | MeKi's code |
+// | biases, selection biases | 0 | ours |
+//
+// Maps of experts are the caller's (analysis/balanced_map.hpp).
+// Numerics: those of fill_normal; the values depend on the seed and on the tensor's whole name, and on nothing else.
+// Errors: errc::option for 0 layers, errc::missing_tensor for a required tensor without memory, errc::shape; found before
+//   anything is written. Source: docs/layers.md#initialisers.
+template <block_policy Block>
+status initialise(const Block& block, const block_shape& sizes, const named_memory<float>& to,
+                  const initial_values& how, const std::string& prefix = {}) {
+    if (how.layers == 0)
+        return failure(errc::option, "layers", "is 0; it has no default: it counts the layers of the model");
+    status checked;
+    visit_tensors(block, sizes, prefix,
+                  [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
+                      const std::string name = detail::tensor_name(at.prefix, owner, leaf);
+                      const auto* const given = to.find(name);
+                      if (!checked || t.kind == tensor_kind::route_map) return;
+                      // One number may be () or (1).
+                      const bool flat = t.kind == tensor_kind::scalar && given != nullptr &&
+                                        given->shape == shape(std::size_t{1});
+                      if (given == nullptr && t.needed == presence::required)
+                          checked =
+                              failure(errc::missing_tensor, name, "has no memory for its starting values");
+                      else if (given != nullptr && !flat && !(given->shape == t.shape))
+                          checked = failure(errc::shape, name, "has shape ", to_string(given->shape),
+                                            "; the block's is ", to_string(t.shape));
+                  });
+    if (!checked) return checked;
+    visit_tensors(block, sizes, prefix,
+                  [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
+                      const std::string name = detail::tensor_name(at.prefix, owner, leaf);
+                      const auto* const given = to.find(name);
+                      if (given == nullptr || t.kind == tensor_kind::route_map) return;
+                      const std::span<float> values(given->data, t.shape.elements());
+                      if (t.kind == tensor_kind::selection_bias)
+                          std::fill(values.begin(), values.end(), 0.0f);
+                      else if (t.kind == tensor_kind::vector || t.kind == tensor_kind::scalar)
+                          std::fill(values.begin(), values.end(),
+                                    leaf == "scale" ? how.scale : static_cast<float>(t.neutral));
+                      else
+                          fill_normal(values, detail::initial_sigma(owner, t, sizes.d_model, how),
+                                      detail::seed_of(name, how.seed));
+                  });
+    return {};
+}
+
+TIFFIN_END

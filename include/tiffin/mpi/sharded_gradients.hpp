@@ -1,0 +1,195 @@
+// Training over the ranks of an MPI program: gradients of rows go to the ranks that own the rows, all others are added up.
+#pragma once
+
+#include <tiffin/mpi/rank_exchange.hpp>
+#include <tiffin/mpi/shard_grid.hpp>
+#include <tiffin/train/learning_rows.hpp>
+
+#include <algorithm>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include <mpi.h>
+
+TIFFIN_BEGIN
+
+// What all ranks' tokens have sent to the rows of this rank: each rank has a part of the batch, and a block of the table,
+// by ids (row shards), by the experts of a pool (column shards), or both.
+//
+//     auto rows = sharded_gradients::of(comm, {ranks, 1}, {vocab, width}, most_ids).or_throw();
+//     optimizer.add("stem_embed.weight", *rows, own_rows);          // ids and experts count from this rank's first
+//     ...
+//     rows->gather(table.gradients_of(layer, ...)).or_throw();      // collective, behind backward
+//     add_over_ranks(comm, layer).or_throw();                       // dense gradients
+//     optimizer.step(rate, execute, sum_over_ranks(comm));
+//
+// Numerics: rows of one id are added up in the order of the ranks, so that each number of ranks has sums of its own.
+// Errors: errc::option where the grid has not as many blocks as there are ranks; errc::size for more than INT_MAX bytes
+//   per row; errc::file for errors of MPI. Failures of one rank reach all.
+// Cost: an exchange of counts and one of rows, those alone that a token has read. Memory for what is sent and received.
+// Source: MoRT, Appendix B.
+class sharded_gradients final : public row_gradients<float> {
+public:
+    struct table_sizes {
+        std::size_t rows = 0, width = 0, experts = 1;  // of the whole
+    };
+    // Collective. `most_ids`: that the ranks together have in a step.
+    static result<std::unique_ptr<sharded_gradients>> of(MPI_Comm comm, const shard_grid& grid,
+                                                         const table_sizes& sizes, std::size_t most_ids) {
+        std::unique_ptr<sharded_gradients> made(new sharded_gradients);
+        MPI_Comm_rank(comm, &made->rank_);
+        MPI_Comm_size(comm, &made->ranks_);
+        made->grid_ = grid;
+        made->sizes_ = sizes;
+        made->most_ids_ = most_ids;
+        status s;
+        if (grid.row_shards * grid.column_shards != static_cast<std::size_t>(made->ranks_))
+            s = failure(errc::option, "grid", "has ", grid.row_shards, " x ", grid.column_shards,
+                        " blocks for ", made->ranks_, " ranks");
+        else if (sizes.width > (INT_MAX - sizeof(header)) / sizeof(float))
+            s = failure(errc::size, "width", "is ", sizes.width, "; a row takes more than INT_MAX bytes");
+        if (s = detail::agreed(comm, s); !s) return s.failure();
+        if (s = made->own_.copy(comm); !s) return s.failure();
+        return made;
+    }
+
+    // Collective. Takes the gradients of this rank's tokens; afterwards this has those of this rank's rows.
+    status gather(const row_gradients<float>& from) {
+        detail::rank_counts sent(static_cast<std::size_t>(ranks_)), received(sent);
+        const auto each = [&](const auto& use) {
+            for (std::size_t n = 0; n < from.size(); ++n)
+                for (std::size_t e = 0; e < sizes_.experts; ++e)
+                    if (const float* const row = from.row(n, e); row != nullptr)
+                        use(owner_of(static_cast<std::size_t>(from.id(n)), e), from.id(n), e, row);
+        };
+        each([&](std::size_t rank, std::int32_t, std::size_t, const float*) { ++sent.count[rank]; });
+        const std::size_t record = sizeof(header) + sizes_.width * sizeof(float);
+        sending_.resize(sent.add_up() * record);
+        std::vector<int> at = sent.start;
+        each([&](std::size_t rank, std::int32_t id, std::size_t e, const float* row) {
+            const shard_range rows = grid_.rows_at(static_cast<int>(rank), sizes_.rows);
+            const shard_range experts = experts_at(static_cast<int>(rank));
+            const header head{static_cast<std::int32_t>(static_cast<std::size_t>(id) - rows.first),
+                              static_cast<std::int32_t>(e - experts.first)};
+            std::byte* const to = sending_.data() + static_cast<std::size_t>(at[rank]++) * record;
+            std::memcpy(to, &head, sizeof head);
+            std::memcpy(to + sizeof head, row, sizes_.width * sizeof(float));
+        });
+        if (status s = detail::of_mpi(
+                MPI_Alltoall(sent.count.data(), 1, MPI_INT, received.count.data(), 1, MPI_INT, own_.get()),
+                "MPI_Alltoall");
+            !s)
+            return s;
+        const std::size_t count = received.add_up();
+        received_.resize(count * record);
+        if (status s =
+                detail::send_records(own_.get(), record, sending_.data(), sent, received_.data(), received);
+            !s)
+            return s;
+        add_up(count, record);
+        return {};
+    }
+
+    [[nodiscard]] std::size_t experts() const override { return experts_at(rank_).count; }
+    [[nodiscard]] std::size_t width() const override { return sizes_.width; }
+    [[nodiscard]] std::size_t capacity() const override {
+        return std::min(most_ids_, grid_.rows_at(rank_, sizes_.rows).count);
+    }
+    [[nodiscard]] std::size_t size() const override { return ids_.size(); }
+    [[nodiscard]] std::int32_t id(std::size_t n) const override { return ids_[n]; }
+    [[nodiscard]] const float* row(std::size_t n, std::size_t expert) const override {
+        const std::size_t at = places_[n * experts() + expert];
+        return at == none ? nullptr : rows_.data() + at * sizes_.width;
+    }
+
+private:
+    struct header {
+        std::int32_t id, expert;  // counted from the owner's first
+    };
+    static constexpr std::size_t none = ~std::size_t{0};
+
+    sharded_gradients() = default;
+    [[nodiscard]] shard_range experts_at(int rank) const {
+        return sizes_.experts == 1 ? shard_range{0, 1} : grid_.experts_at(rank, sizes_.experts);
+    }
+    [[nodiscard]] std::size_t owner_of(std::size_t id, std::size_t expert) const {
+        std::size_t rank = grid_.row_shard_of(id, sizes_.rows) * grid_.column_shards;
+        while (!experts_at(static_cast<int>(rank)).has(expert)) ++rank;
+        return rank;
+    }
+    // What has come lies in the order of the ranks, and is added up in it.
+    void add_up(std::size_t count, std::size_t record) {
+        std::vector<std::tuple<std::int32_t, std::int32_t, std::size_t>> order(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            header head;
+            std::memcpy(&head, received_.data() + i * record, sizeof head);
+            order[i] = {head.id, head.expert, i};
+        }
+        std::sort(order.begin(), order.end());
+        ids_.clear();
+        places_.clear();
+        rows_.clear();
+        std::int32_t last = -1;  // the expert of the row that was added to
+        std::vector<float> one(sizes_.width);
+        for (const auto& [id, expert, i] : order) {
+            std::memcpy(one.data(), received_.data() + i * record + sizeof(header),
+                        sizes_.width * sizeof(float));
+            const bool is_new_id = ids_.empty() || ids_.back() != id;
+            if (is_new_id) {
+                ids_.push_back(id);
+                places_.resize(places_.size() + experts(), none);
+            }
+            if (is_new_id || expert != last) {
+                places_[(ids_.size() - 1) * experts() + static_cast<std::size_t>(expert)] =
+                    rows_.size() / sizes_.width;
+                rows_.insert(rows_.end(), one.begin(), one.end());
+            } else {
+                float* const to = rows_.data() + rows_.size() - sizes_.width;
+                for (std::size_t j = 0; j < sizes_.width; ++j) to[j] += one[j];
+            }
+            last = expert;
+        }
+    }
+
+    int rank_ = 0, ranks_ = 1;
+    shard_grid grid_;
+    table_sizes sizes_;
+    std::size_t most_ids_ = 0;
+    detail::own_communicator own_;
+    std::vector<std::byte> sending_, received_;
+    std::vector<std::int32_t> ids_;
+    std::vector<std::size_t> places_;
+    std::vector<float> rows_;
+};
+
+// Collective. Adds the layer's dense gradients up over the ranks, which all have the sums then.
+inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer) {
+    for (const auto& g : layer.gradients()) {
+        constexpr std::size_t piece = std::size_t{1} << 28;
+        for (std::size_t first = 0; g.data != nullptr && first < g.shape.elements(); first += piece) {
+            const auto count = static_cast<int>(std::min(piece, g.shape.elements() - first));
+            if (status s = detail::of_mpi(
+                    MPI_Allreduce(MPI_IN_PLACE, g.data + first, count, MPI_FLOAT, MPI_SUM, comm),
+                    "MPI_Allreduce");
+                !s)
+                return s;
+        }
+    }
+    return {};
+}
+
+// For adamw::step(). Collective.
+inline auto sum_over_ranks(MPI_Comm comm) {
+    return [comm](double x) {
+        MPI_Allreduce(MPI_IN_PLACE, &x, 1, MPI_DOUBLE, MPI_SUM, comm);
+        return x;
+    };
+}
+
+TIFFIN_END

@@ -1,0 +1,229 @@
+// AdamW, over dense tensors and over rows of tables, with one clipping of both.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/named_memory.hpp>
+#include <tiffin/train/adamw_update.hpp>
+#include <tiffin/train/learning_rows.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Adam with decoupled decay, over the tensors of any number of layers.
+//   g <- g min(1, clip / |all gradients|),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
+//   w <- w - rate (decay w + m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps))
+// t counts the steps. Of a table or a pool a row takes part in a step only if a token has read it: t is then the row's
+//   own count, and its moments and its decay rest meanwhile. (Dense AdamW would decay rows that no token used.)
+// Tensors of one axis (norms, biases, scales) do not decay, as is usual, but where add() says so.
+// Numerics: weights, gradients and moments in the backend's number; the norm in double, its sum in an order that does
+//   not depend on the threads: the same to the bit for any number of them.
+// Lifetime: values, gradients and layers must outlive it; a layer must not be moved.
+// Errors: see add() and step(). Cost: two moments per number; step() reads every gradient twice, and does not allocate.
+// Source: Loshchilov and Hutter, arXiv 1711.05101.
+template <trains Backend>
+class adamw {
+    using machine = typename training_machine<Backend>::type;
+
+public:
+    using number = typename machine::number;
+
+    explicit adamw(adamw_options options = {}) : options_(options) {}
+
+    // A tensor and its gradient, of the same shape. Its moments are called after it.
+    void add(std::string name, number* values, const number* gradient, const tiffin::shape& sizes,
+             bool decays) {
+        const std::size_t n = sizes.elements();
+        tensors_.push_back({std::move(name),
+                            sizes,
+                            decays,
+                            values,
+                            gradient,
+                            std::vector<number>(n),
+                            std::vector<number>(n),
+                            {},
+                            {},
+                            nullptr});
+        make_room(pieces_of(n, dense_piece));
+    }
+    // Rows that lie elsewhere than in memory as a whole, and go back there after step(): see stored_table. No part of
+    // visit_state(). `gradients` and `rows` must outlive the optimizer.
+    void add(std::string name, const row_gradients<number>& gradients, learning_rows<number>& rows) {
+        tensors_.push_back({std::move(name), {}, true, nullptr, nullptr, {}, {}, {}, {}, &rows});
+        tensors_.back().from = &gradients;
+        make_room(pieces_of(gradients.capacity(), row_piece));
+    }
+    // All that the layer trains, or those that `takes` says; their values are called as in the layer, behind `prefix`.
+    // Errors: errc::missing_tensor, errc::shape; nothing is added then.
+    status add(const std::string& prefix, const trainable_layer<number>& layer,
+               const named_memory<number>& values,
+               const std::function<bool(std::string_view name)>& takes = {}) {
+        auto gradients = layer.gradients();
+        if (takes) std::erase_if(gradients, [&](const auto& g) { return !takes(g.name); });
+        for (const auto& g : gradients) {
+            const auto* const at = values.find(prefix + std::string(g.name));
+            if (at == nullptr)
+                return failure(errc::missing_tensor, prefix + std::string(g.name),
+                               "is trained, and has no memory that can be written");
+            if (!(at->shape == g.shape))
+                return failure(errc::shape, at->name, "has shape ", to_string(at->shape), "; the layer's is ",
+                               to_string(g.shape));
+        }
+        for (const auto& g : gradients) {
+            const auto& at = *values.find(prefix + std::string(g.name));
+            if (g.rows == nullptr) {
+                add(at.name, at.data, g.data, at.shape, at.shape.rank() > 1);
+                continue;
+            }
+            auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
+            auto rows = std::make_unique<train_detail::rows_in_memory<number>>(
+                at.data, from->experts(), at.shape[at.shape.rank() - 2], from->width());
+            add(at.name, *from, *rows);
+            tensor& made = tensors_.back();
+            made.sizes = at.shape;
+            made.own_gradients = std::move(from);
+            made.own_rows = std::move(rows);
+        }
+        return {};
+    }
+
+    // One step on the gradients that are there, which stay. Where rows are sharded over ranks, over_ranks(x) is the sum of
+    // x over them, for the norm; dense gradients are then the same on all ranks.
+    // Errors: errc::value, with the tensor's name, where a gradient is NaN or infinite, or where its square is; nothing
+    //   is changed then.
+    status step(double rate, executor_ref execute = serially,
+                const std::function<double(double)>& over_ranks = {});
+
+    // Of all gradients in the last step, before they were clipped.
+    [[nodiscard]] double gradient_norm() const noexcept { return norm_; }
+    [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+    // What a checkpoint holds beside the weights: visit(name, dtype, shape, void*) for every tensor of moments and of
+    // counts of rows, and the count of steps.
+    template <class Visit>
+    void visit_state(const Visit& visit) {
+        constexpr dtype type = train_detail::parameter<number>::own_type();
+        for (tensor& t : tensors_) {
+            if (t.rows != nullptr && t.own_rows == nullptr) continue;
+            std::vector<number>& first = t.own_rows ? t.own_rows->first : t.first;
+            std::vector<number>& second = t.own_rows ? t.own_rows->second : t.second;
+            visit(t.name + ".first_moment", type, t.sizes, static_cast<void*>(first.data()));
+            visit(t.name + ".second_moment", type, t.sizes, static_cast<void*>(second.data()));
+            if (t.own_rows)
+                visit(t.name + ".row_steps", dtype::i32, tiffin::shape(t.own_rows->steps.size()),
+                      static_cast<void*>(t.own_rows->steps.data()));
+        }
+    }
+    void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+
+private:
+    struct tensor {
+        std::string name;
+        tiffin::shape sizes;
+        bool decays;
+        number* values;  // dense
+        const number* gradient;
+        std::vector<number> first, second;
+        std::unique_ptr<row_gradients<number>> own_gradients;  // of rows: the layer's, in memory
+        std::unique_ptr<train_detail::rows_in_memory<number>> own_rows;
+        learning_rows<number>* rows;  // null: dense
+        const row_gradients<number>* from = nullptr;
+    };
+    static constexpr std::size_t dense_piece = 16384, row_piece = 16;
+    static constexpr std::size_t pieces_of(std::size_t n, std::size_t piece) {
+        return (n + piece - 1) / piece;
+    }
+    static std::size_t pieces_of(const tensor& t) {
+        return t.rows != nullptr ? pieces_of(t.from->size(), row_piece)
+                                 : pieces_of(t.sizes.elements(), dense_piece);
+    }
+    void make_room(std::size_t pieces) {
+        pieces_ += pieces;
+        piece_sums_.resize(pieces_);
+    }
+    // use(gradient, count, numbers): what piece i of a tensor consists of. numbers(): where they lie.
+    template <class Use>
+    static void in_piece(tensor& t, std::size_t i, const Use& use) {
+        if (t.rows == nullptr) {
+            const std::size_t begin = i * dense_piece;
+            use(t.gradient + begin, std::min(dense_piece, t.sizes.elements() - begin), [&] {
+                return learning_row<number>{t.values + begin, t.first.data() + begin, t.second.data() + begin,
+                                            nullptr};
+            });
+            return;
+        }
+        for (std::size_t n = i * row_piece; n < std::min(t.from->size(), (i + 1) * row_piece); ++n)
+            for (std::size_t e = 0; e < t.from->experts(); ++e)
+                if (const number* const g = t.from->row(n, e); g != nullptr)
+                    use(g, t.from->width(), [&] { return t.rows->at(e, t.from->id(n)); });
+    }
+    // task(tensor, piece, its number among all) for every piece, some at a time.
+    template <class Task>
+    void each_piece(executor_ref execute, const Task& task) {
+        const std::size_t workers = std::max<std::size_t>(execute.concurrency(), 1);
+        const auto work = [&](std::size_t worker) {
+            std::size_t at = 0;
+            for (tensor& t : tensors_)
+                for (std::size_t i = 0, n = pieces_of(t); i < n; ++i, ++at)
+                    if (at % workers == worker) task(t, i, at);
+        };
+        execute(workers, task_ref(work));
+    }
+
+    adamw_options options_;
+    std::vector<tensor> tensors_;
+    std::size_t pieces_ = 0;  // the most that there can be
+    std::vector<double> piece_sums_;
+    double norm_ = 0;
+    std::uint64_t steps_ = 0;
+};
+
+template <trains Backend>
+status adamw<Backend>::step(double rate, executor_ref execute,
+                            const std::function<double(double)>& over_ranks) {
+    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
+        double sum = 0;
+        in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
+            sum += train_detail::squares<machine>(g, count);
+        });
+        piece_sums_[at] = sum;
+    });
+    double here = 0, elsewhere = 0;  // of tensors that are whole here; of rows that may be a part
+    std::size_t at = 0;
+    const tensor* wrong = nullptr;
+    for (const tensor& t : tensors_) {
+        double own = 0;
+        for (std::size_t n = pieces_of(t); n > 0; --n) own += piece_sums_[at++];
+        if (!std::isfinite(own) && wrong == nullptr) wrong = &t;
+        (t.rows != nullptr && t.own_rows == nullptr ? elsewhere : here) += own;
+    }
+    const double sum = here + (over_ranks ? over_ranks(elsewhere) : elsewhere);
+    if (!std::isfinite(sum))
+        return failure(errc::value, wrong != nullptr ? wrong->name : "rows of another rank",
+                       "has a gradient that is not finite, or whose square is not, in step ", steps_ + 1);
+    norm_ = std::sqrt(sum);
+    ++steps_;
+    const double clipped = options_.clip > 0 && norm_ > options_.clip ? options_.clip / norm_ : 1;
+    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
+        in_piece(t, i, [&](const number* g, std::size_t count, const auto& numbers) {
+            const learning_row<number> row = numbers();
+            const std::uint64_t counted =
+                row.steps == nullptr ? steps_ : static_cast<std::uint64_t>(++*row.steps);
+            train_detail::adamw_update<machine>(
+                row.values, row.first_moment, row.second_moment, g, count,
+                {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
+        });
+    });
+    return {};
+}
+
+TIFFIN_END

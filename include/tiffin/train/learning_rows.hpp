@@ -1,0 +1,93 @@
+// Rows of tables that learn: their gradients by id, and where their numbers and moments lie.
+#pragma once
+
+#include <tiffin/train/trainable_layer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Gradients of rows, ids ascending: a layer's, or what other ranks have sent. Of a pool each expert has a row of an id.
+template <class Number>
+class row_gradients {
+public:
+    virtual ~row_gradients() = default;
+    [[nodiscard]] virtual std::size_t experts() const = 0;
+    [[nodiscard]] virtual std::size_t width() const = 0;
+    // The most ids that there can be.
+    [[nodiscard]] virtual std::size_t capacity() const = 0;
+    [[nodiscard]] virtual std::size_t size() const = 0;
+    [[nodiscard]] virtual std::int32_t id(std::size_t n) const = 0;
+    // Null where no token has read this expert's row of the n-th id.
+    [[nodiscard]] virtual const Number* row(std::size_t n, std::size_t expert) const = 0;
+};
+
+// A row where it lies, its moments, and the steps that it has taken part in.
+template <class Number>
+struct learning_row {
+    Number *values, *first_moment, *second_moment;
+    std::int32_t* steps;
+};
+
+// Where rows lie: in memory, or fetched from a store for a step. at() is called by several threads for different rows.
+template <class Number>
+class learning_rows {
+public:
+    virtual ~learning_rows() = default;
+    [[nodiscard]] virtual learning_row<Number> at(std::size_t expert, std::int32_t id) = 0;
+};
+
+namespace train_detail {
+
+// The rows that a layer's calls have brought.
+template <class Number>
+class layer_row_gradients final : public row_gradients<Number> {
+public:
+    layer_row_gradients(const trainable_layer<Number>& layer, const parameter<Number>& rows)
+        : layer_(&layer), rows_(&rows) {}
+    [[nodiscard]] std::size_t experts() const override { return rows_->experts(); }
+    [[nodiscard]] std::size_t width() const override { return rows_->width(); }
+    [[nodiscard]] std::size_t capacity() const override { return rows_->slots; }
+    [[nodiscard]] std::size_t size() const override { return layer_->ids().size(); }
+    [[nodiscard]] std::int32_t id(std::size_t n) const override { return layer_->ids().id(n); }
+    [[nodiscard]] const Number* row(std::size_t n, std::size_t expert) const override {
+        const std::size_t slot = layer_->ids().slot(n);
+        return rows_->read[expert * rows_->slots + slot] != 0 ? rows_->row_gradient(expert, slot) : nullptr;
+    }
+
+private:
+    const trainable_layer<Number>* layer_;
+    const parameter<Number>* rows_;
+};
+
+// All rows of a table or a pool in memory, (experts, vocab, width).
+template <class Number>
+class rows_in_memory final : public learning_rows<Number> {
+public:
+    rows_in_memory(Number* values, std::size_t experts, std::size_t vocab, std::size_t width)
+        : values_(values),
+          vocab_(vocab),
+          width_(width),
+          first(experts * vocab * width),
+          second(experts * vocab * width),
+          steps(experts * vocab) {}
+    [[nodiscard]] learning_row<Number> at(std::size_t expert, std::int32_t id) override {
+        const std::size_t row = expert * vocab_ + static_cast<std::size_t>(id), begin = row * width_;
+        return {values_ + begin, first.data() + begin, second.data() + begin, steps.data() + row};
+    }
+
+private:
+    Number* values_;
+    std::size_t vocab_, width_;
+
+public:
+    std::vector<Number> first, second;
+    std::vector<std::int32_t> steps;
+};
+
+}  // namespace train_detail
+
+TIFFIN_END

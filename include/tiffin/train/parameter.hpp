@@ -1,0 +1,146 @@
+// A tensor that is trained: its numbers, and where its gradient is added up.
+#pragma once
+
+#include <tiffin/aligned_buffer.hpp>
+#include <tiffin/format/given_format.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// The ids that calls have brought since the gradients were cleared, and a slot for each: its row in the gradient of
+// every table.
+class touched_ids {
+public:
+    touched_ids() = default;
+    // `tokens`: of a call.
+    touched_ids(std::size_t capacity, std::size_t tokens) : capacity_(capacity) {
+        entries_.reserve(capacity + tokens);
+    }
+
+    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+    [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    // In ascending order.
+    [[nodiscard]] std::int32_t id(std::size_t i) const noexcept { return entries_[i].id; }
+    [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return entries_[i].slot; }
+    void clear() noexcept { entries_.clear(); }
+
+    // Takes the ids in and tells the slot of each; false, and nothing changed, where there is no room. New ids get
+    // slots in ascending order, so that the rows of one call lie as its ids do.
+    // Cost: a sort of the new ids and of all; no allocation for up to `tokens` ids.
+    [[nodiscard]] bool take(std::span<const std::int32_t> ids, std::uint32_t* slots) {
+        const auto by_id = [](const entry& a, const entry& b) { return a.id < b.id; };
+        const std::size_t before = entries_.size();
+        for (const std::int32_t id : ids)
+            if (find(id, before) == nullptr) entries_.push_back({id, 0});
+        const auto fresh = entries_.begin() + static_cast<std::ptrdiff_t>(before);
+        std::sort(fresh, entries_.end(), by_id);
+        entries_.erase(
+            std::unique(fresh, entries_.end(), [](const entry& a, const entry& b) { return a.id == b.id; }),
+            entries_.end());
+        if (entries_.size() > capacity_) {
+            entries_.resize(before);
+            return false;
+        }
+        for (std::size_t i = before; i < entries_.size(); ++i)
+            entries_[i].slot = static_cast<std::uint32_t>(i);
+        std::sort(entries_.begin(), entries_.end(), by_id);
+        for (std::size_t t = 0; t < ids.size(); ++t) slots[t] = find(ids[t], entries_.size())->slot;
+        return true;
+    }
+
+private:
+    struct entry {
+        std::int32_t id;
+        std::uint32_t slot = 0;
+    };
+    [[nodiscard]] const entry* find(std::int32_t id, std::size_t among) const {
+        const entry* const end = entries_.data() + among;
+        const entry* const at = std::lower_bound(entries_.data(), end, id,
+                                                 [](const entry& e, std::int32_t i) { return e.id < i; });
+        return at != end && at->id == id ? at : nullptr;
+    }
+    std::size_t capacity_ = 0;
+    std::vector<entry> entries_;
+};
+
+// Whether a tensor of this kind is a row per token id, of each expert or of one.
+constexpr bool has_rows_of_ids(tensor_kind kind) noexcept {
+    return kind == tensor_kind::table || kind == tensor_kind::pool;
+}
+
+template <class Number>
+struct parameter {
+    std::string name;
+    tensor_kind kind{};
+    tensor_view given;
+    Number* gradient =
+        nullptr;            // dense: as the tensor is; of rows: (experts, slots, width); null: not trained
+    std::size_t slots = 0;  // of rows
+    // Rows that a token has read: (experts, slots). A row is in the gradient also where no route led to it.
+    mutable std::vector<std::uint8_t> read;
+    aligned_buffer widened;  // where the tensor does not lie as numbers of this type do
+
+    [[nodiscard]] static constexpr dtype own_type() noexcept {
+        return std::is_same_v<Number, double> ? dtype::f64 : dtype::f32;
+    }
+    [[nodiscard]] bool is_given() const noexcept { return given.is_given(); }
+    [[nodiscard]] std::size_t width() const noexcept { return given.shape[given.shape.rank() - 1]; }
+    [[nodiscard]] std::size_t experts() const noexcept {
+        return kind == tensor_kind::pool ? given.shape[0] : 1;
+    }
+    [[nodiscard]] bool is_in_place() const noexcept {
+        return std::is_floating_point_v<Number> && given.type == own_type() &&
+               reinterpret_cast<std::uintptr_t>(given.data) % sizeof(Number) == 0;
+    }
+    [[nodiscard]] const Number* values() const noexcept {
+        return is_in_place() ? static_cast<const Number*>(given.data) : widened.as<Number>();
+    }
+    // A row of expert e, for the token whose id this is.
+    [[nodiscard]] const Number* row(std::size_t e, std::int32_t id) const noexcept {
+        const std::size_t vocab = given.shape[given.shape.rank() - 2];
+        return values() + (e * vocab + static_cast<std::size_t>(id)) * width();
+    }
+    [[nodiscard]] Number* row_gradient(std::size_t e, std::size_t slot) const noexcept {
+        return gradient + (e * slots + slot) * width();
+    }
+    // Reads the numbers anew, where they have to be widened or do not lie at a border of one.
+    void refresh() {
+        if (given.data == nullptr || is_in_place() || is_integer(given.type)) return;
+        const std::size_t n = given.shape.elements();
+        if (widened.size() == 0) widened = aligned_buffer(n * sizeof(Number));
+        if (std::is_floating_point_v<Number> && given.type == own_type()) {
+            std::memcpy(widened.data(), given.data, n * sizeof(Number));
+        } else {
+            for (std::size_t i = 0; i < n; ++i)
+                widened.as<Number>()[i] = static_cast<Number>(load_as_f32(given.data, given.type, i));
+        }
+    }
+    // Numbers that the gradient has.
+    [[nodiscard]] std::size_t gradient_numbers() const noexcept {
+        return has_rows_of_ids(kind) ? experts() * slots * width() : given.shape.elements();
+    }
+};
+
+// Those of a layer, and the memory of gradients that the caller has none for.
+template <class Number>
+struct owned_parameters : std::deque<parameter<Number>> {
+    std::deque<aligned_buffer> memory;
+    parameter<Number> absent;
+};
+
+}  // namespace train_detail
+
+TIFFIN_END

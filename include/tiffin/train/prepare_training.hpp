@@ -1,0 +1,145 @@
+// From a composition and its weights to a layer that learns.
+#pragma once
+
+#include <tiffin/bind/bind_weights.hpp>
+#include <tiffin/call/fitting_tokens.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/train/trainable_layer.hpp>
+#include <tiffin/train/training_rows.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+TIFFIN_BEGIN
+
+// What computes the steps of a backend that trains: `type` of a specialisation, see exact_machine.hpp for what it is.
+template <class Backend>
+struct training_machine;
+
+template <class Backend>
+concept trains = requires {
+    typename training_machine<Backend>::type;
+};
+template <trains Backend>
+using training_number = typename training_machine<Backend>::type::number;
+
+namespace train_detail {
+
+template <class Number>
+status give_gradients(const training_options<Number>& options, owned_parameters<Number>& all) {
+    for (const auto& e : options.into.entries()) {
+        const auto at = std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.name == e.name; });
+        if (at == all.end() || is_integer(at->given.type))
+            return failure(errc::unused_tensor, e.name, "is given memory for a gradient, and has none");
+        if (has_rows_of_ids(at->kind))
+            return failure(errc::option, e.name, "has a gradient of rows of ids, which the layer holds");
+        if (!(at->given.shape == e.shape))
+            return failure(errc::shape, e.name, "has shape ", to_string(at->given.shape), "; its gradient ",
+                           to_string(e.shape));
+        at->gradient = e.data;
+    }
+    const std::size_t rows = options.table_rows != 0 ? options.table_rows : options.tokens;
+    for (auto& p : all) {
+        if (is_integer(p.given.type) || p.kind == tensor_kind::selection_bias) continue;
+        if (options.trains && !options.trains(p.name)) {
+            p.gradient = nullptr;
+            continue;
+        }
+        if (p.gradient != nullptr) continue;
+        if (has_rows_of_ids(p.kind)) {
+            p.slots = rows;
+            p.read.resize(p.experts() * rows);
+        }
+        auto& memory = all.memory.emplace_back(p.gradient_numbers() * sizeof(Number));
+        p.gradient = memory.template as<Number>();
+        std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
+    }
+    return {};
+}
+
+// The experts of the router whose routes are recorded.
+inline std::size_t recorded_experts(const bound_node& node) {
+    if (node.recorded) {
+        for (const tensor_view& t : node.tensors)
+            if (t.data != nullptr && t.shape.rank() > 1 && !is_integer(t.type)) return t.shape[0];
+        return node.parts.size();
+    }
+    for (const bound_node& part : node.parts)
+        if (const std::size_t n = recorded_experts(part); n != 0) return n;
+    return 0;
+}
+
+}  // namespace train_detail
+
+// Prepares a block with given weights to learn, on a backend that can: reference<> (double), simd<> (f32).
+//
+// Shapes: the tensors of tensors_needed(block, sizes) by name. Lifetime: all of them must outlive the layer, which reads
+//   them in every call.
+// Numerics: simd<> trains tensors in F32; reference<> reads F32 and F64.
+// Errors: those of prepare(); errc::dtype for a tensor in another format; errc::unused_tensor, shape, option for memory
+//   of a gradient that does not fit.
+// Cost: the memory of gradients, activations and a workspace is taken here; see trainable_layer::kept_bytes.
+template <class Block, trains Backend>
+result<trainable_layer<training_number<Backend>>> try_prepare_training(
+    const Block& block, const weights& given, const Backend& = {},
+    const training_options<training_number<Backend>>& options = {}) {
+    static_assert(block_policy<Block>,
+                  "tiffin: prepare_training<Block>(weights, backend): Block is not a block");
+    using machine = typename training_machine<Backend>::type;
+    using number = typename machine::number;
+    using parameter_type = train_detail::parameter<number>;
+    preparation how;
+    how.formats = {{}, {}, {}, true, in_place::everything};
+    auto bound = bind_weights(block, given, how);
+    if (!bound) return bound.failure();
+    auto all = std::make_unique<train_detail::owned_parameters<number>>();
+    for (const weights::entry& e : given.entries()) {
+        const bool is_read = e.tensor.type == dtype::f32 || e.tensor.type == parameter_type::own_type();
+        if (!is_integer(e.tensor.type) && !is_read)
+            return failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type), "; a layer learns in ",
+                           name_of(parameter_type::own_type()));
+        parameter_type& p = all->emplace_back();
+        p.name = e.name;
+        p.given = e.tensor;
+    }
+    train_detail::training_preparation<number> parts{
+        *all, all->absent, bound->needs.residual ? bound->needs.d_model : 0, bound->needs.given_width};
+    const call_needs& needs = bound->needs;
+    auto rows = train_detail::make_trained_rows<machine>(
+        block, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
+    if (const status s = train_detail::give_gradients(options, *all); !s) return s.failure();
+    std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
+    workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
+    const std::size_t experts = train_detail::recorded_experts(bound->tree);
+    return trainable_layer<number>(bound->needs, std::move(all), std::move(rows), options, experts, workers);
+}
+
+template <class Block, trains Backend>
+result<trainable_layer<training_number<Backend>>> try_prepare_training(
+    const weights& given, const Backend& backend = {},
+    const training_options<training_number<Backend>>& options = {}) {
+    return try_prepare_training(Block{}, given, backend, options);
+}
+
+#if TIFFIN_EXCEPTIONS
+template <class Block, trains Backend>
+trainable_layer<training_number<Backend>> prepare_training(
+    const Block& block, const weights& given, const Backend& backend = {},
+    const training_options<training_number<Backend>>& options = {}) {
+    return try_prepare_training(block, given, backend, options).or_throw();
+}
+template <class Block, trains Backend>
+trainable_layer<training_number<Backend>> prepare_training(
+    const weights& given, const Backend& backend = {},
+    const training_options<training_number<Backend>>& options = {}) {
+    return try_prepare_training(Block{}, given, backend, options).or_throw();
+}
+#endif
+
+TIFFIN_END

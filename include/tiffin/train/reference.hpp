@@ -1,0 +1,15 @@
+// Training in double, as it is written: what faster backends are held against.
+#pragma once
+
+#include <tiffin/reference/reference.hpp>
+#include <tiffin/train/exact_machine.hpp>
+#include <tiffin/train/prepare_training.hpp>
+
+TIFFIN_BEGIN
+
+template <class Scalar>
+struct training_machine<reference<Scalar>> {
+    using type = train_detail::exact_machine<Scalar>;
+};
+
+TIFFIN_END

@@ -1,0 +1,98 @@
+// A leaf that routes, forward and back: its router, its bank, its pools.
+#pragma once
+
+#include <tiffin/train/slot_gradients.hpp>
+#include <tiffin/train/trained_bank.hpp>
+#include <tiffin/train/trained_router.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// The slots of one leaf among those of its tree. A slot's rows are (tokens, width).
+template <class M>
+class routed_leaf {
+    using number = typename M::number;
+    using call_type = training_call<number>;
+    // A slot whose rows are mixed by the choices; of a pool unless it is the bank's.
+    struct mixed_slot {
+        std::size_t slot;
+        const parameter<number>* tensor;
+        bool is_bank;
+    };
+
+public:
+    struct memory {
+        routed_tokens<number> chosen{};
+        number* ranks = nullptr;
+    };
+
+    template <routed_source Leaf>
+    routed_leaf(const Leaf& leaf, std::size_t first, const bound_node& bound,
+                const engine_detail::source_sizes& sizes, training_preparation<number>& how) {
+        constexpr auto& kinds = own_kinds<Leaf>;
+        const parameter<number>*in = nullptr, *out = nullptr;
+        std::size_t experts = 0;
+        for (std::size_t i = 0; i < kinds.size(); ++i) {
+            const auto* const p = how.of(bound, i, kinds[i]);
+            if (kinds[i] == tensor_kind::low_rank_in) in = p;
+            if (kinds[i] == tensor_kind::low_rank_out) out = p;
+            if (kinds[i] != tensor_kind::low_rank_out && kinds[i] != tensor_kind::pool) continue;
+            mixed_.push_back({first + i, p, kinds[i] == tensor_kind::low_rank_out});
+            experts = bound.tensors[i].shape[0];
+        }
+        router_ = std::make_unique<const trained_router<M, detail::router_of<Leaf>>>(
+            leaf.router, bound, kinds, experts, sizes.inputs, how);
+        if (in != nullptr && out != nullptr)
+            bank_.emplace(in, out, bound.choices, sizes.inputs, sizes.outputs);
+    }
+
+    [[nodiscard]] memory lay_out(step_memory& kept, std::size_t tokens) const noexcept {
+        const routed_tokens<number> chosen = router_->lay_out(kept, tokens);
+        return {chosen, bank_ ? bank_->lay_out(kept, tokens) : nullptr};
+    }
+    [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        step_memory areas;
+        areas.take<number>(tokens * router_->choices());
+        const std::size_t bank = bank_ ? bank_->scratch_bytes(tokens, workers) : 0;
+        return areas.used() + std::max(router_->scratch_bytes(tokens, workers), bank);
+    }
+    void forward(const call_type& call, const number* x, const memory& at, std::span<number* const> rows,
+                 const step_memory& scratch) const {
+        router_->forward(call, x, at.chosen, scratch);
+        for (const mixed_slot& m : mixed_)
+            if (m.is_bank)
+                bank_->forward(call, x, at.chosen, at.ranks, rows[m.slot], scratch);
+            else
+                mix_rows<M>(call, *m.tensor, at.chosen.chosen, router_->choices(), rows[m.slot]);
+    }
+    void backward(const call_type& call, const number* x, const memory& at, std::span<number* const> d_rows,
+                  number* dx, step_memory scratch) const {
+        const std::size_t choices = router_->choices();
+        number* const d_weights = scratch.take<number>(call.tokens * choices);
+        std::fill_n(d_weights, call.tokens * choices, number(0));
+        for (const mixed_slot& m : mixed_)
+            if (m.is_bank)
+                bank_->backward(call, x, at.chosen, at.ranks, d_rows[m.slot], d_weights, dx, scratch);
+            else
+                unmix_rows<M>(call, *m.tensor, at.chosen.chosen, choices, d_rows[m.slot], d_weights);
+        router_->backward(call, x, at.chosen, d_weights, dx, scratch);
+    }
+
+private:
+    std::unique_ptr<const any_trained_router<number>> router_;
+    std::optional<trained_bank<M>> bank_;
+    std::vector<mixed_slot> mixed_;
+};
+
+}  // namespace train_detail
+
+TIFFIN_END

@@ -1,0 +1,111 @@
+// Losses on a router's logits, with their gradients.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/router/selection.hpp>
+#include <tiffin/view.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// How much of each loss; 0: none of it.
+struct router_loss_weights {
+    double switch_balance = 0;  // alpha; StructMoE: 0.01
+    double mort_balance = 0;    // lambda; MoRT: 1e-4
+    double z = 0;               // router z-loss
+};
+
+// The losses on one router in a step, added up, and their gradients with respect to its logits.
+//   switch_balance E sum_e f_e P_e,  P_e the mean over the tokens of softmax(g)_e;
+//   mort_balance   E sum_e f_e p_e,  p_e that of sigmoid(g_e) / sum_j sigmoid(g_j);
+//   z              mean over the tokens of logsumexp(g)^2;
+// f_e is the share of the selections that went to e, which has no gradient.
+// Shapes: logits, d_logits (T, E), routes (T, k): as training_inputs and input_gradients have them.
+// Numerics: in double; d_logits is rounded once and added to.
+// Errors: errc::size, errc::option for an expert outside [0, E); before anything is written.
+// Cost: O(T E), a few exponentials per logit. No allocation after the first call with E experts.
+// Source: Switch Transformer, MoRT Eq. 21, docs/layers.md#balance-losses.
+class router_loss {
+public:
+    explicit router_loss(router_loss_weights weights) : weights_(weights) {}
+
+    template <class Number>
+    result<double> operator()(matrix_view<const Number> logits, std::span<const choice<float>> routes,
+                              matrix_view<Number> d_logits) {
+        const std::size_t T = logits.rows, E = logits.cols;
+        if (T == 0 || E == 0) return failure(errc::size, "logits", "is (", T, ", ", E, ")");
+        if (d_logits.rows != T || d_logits.cols != E)
+            return failure(errc::size, "d_logits", "is (", d_logits.rows, ", ", d_logits.cols,
+                           "); the logits are (", T, ", ", E, ")");
+        if (T > 1 && (logits.stride < E || d_logits.stride < E))
+            return failure(errc::size, logits.stride < E ? "logits" : "d_logits", "has a row stride of ",
+                           logits.stride < E ? logits.stride : d_logits.stride, ", less than its width ", E);
+        if (routes.empty() || routes.size() % T != 0)
+            return failure(errc::size, "routes", "has ", routes.size(), " choices for ", T, " tokens");
+        for (const choice<float>& c : routes)
+            if (c.expert < 0 || static_cast<std::size_t>(c.expert) >= E)
+                return failure(errc::option, "routes", "expert ", c.expert, " lies outside [0, ", E, ")");
+        share_.assign(E, 0.0);
+        row_.resize(E);
+        for (const choice<float>& c : routes)
+            share_[static_cast<std::size_t>(c.expert)] += 1 / static_cast<double>(routes.size());
+
+        const double each = 1 / static_cast<double>(T), balanced = each * static_cast<double>(E);
+        double loss = 0;
+        for (std::size_t t = 0; t < T; ++t) {
+            const Number* const g = logits.data + t * logits.stride;
+            Number* const to = d_logits.data + t * d_logits.stride;
+            if (weights_.switch_balance != 0 || weights_.z != 0) {
+                const double size = softmax_of(g);  // logsumexp
+                loss += weights_.z * each * size * size;
+                const double even = weighted();
+                loss += weights_.switch_balance * balanced * even;
+                for (std::size_t e = 0; e < E; ++e)
+                    to[e] += static_cast<Number>(row_[e] *
+                                                 (weights_.switch_balance * balanced * (share_[e] - even) +
+                                                  2 * weights_.z * each * size));
+            }
+            if (weights_.mort_balance != 0) {
+                for (std::size_t e = 0; e < E; ++e) row_[e] = log_sigmoid(static_cast<double>(g[e]));
+                softmax_of(row_.data());
+                const double even = weighted();
+                loss += weights_.mort_balance * balanced * even;
+                // d log sigmoid(g) / dg = sigmoid(-g)
+                for (std::size_t e = 0; e < E; ++e)
+                    to[e] +=
+                        static_cast<Number>(weights_.mort_balance * balanced * row_[e] * (share_[e] - even) *
+                                            std::exp(log_sigmoid(-static_cast<double>(g[e]))));
+            }
+        }
+        return loss;
+    }
+
+private:
+    static double log_sigmoid(double g) { return std::fmin(g, 0.0) - std::log1p(std::exp(-std::fabs(g))); }
+    // row_ <- softmax(g); returns log sum exp(g). g may be row_.
+    template <class Number>
+    double softmax_of(const Number* g) {
+        const auto most = static_cast<double>(*std::max_element(g, g + row_.size()));
+        double sum = 0;
+        for (std::size_t e = 0; e < row_.size(); ++e)
+            sum += row_[e] = std::exp(static_cast<double>(g[e]) - most);
+        for (double& p : row_) p /= sum;
+        return most + std::log(sum);
+    }
+    [[nodiscard]] double weighted() const {
+        double sum = 0;
+        for (std::size_t e = 0; e < row_.size(); ++e) sum += share_[e] * row_[e];
+        return sum;
+    }
+
+    router_loss_weights weights_;
+    std::vector<double> share_, row_;
+};
+
+TIFFIN_END

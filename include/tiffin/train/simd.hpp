@@ -1,0 +1,70 @@
+// Training in f32 with the registers of the CPU, products in f32 or bf16.
+#pragma once
+
+#include <tiffin/cpu/simd/backend.hpp>
+#include <tiffin/cpu/simd/lanes.hpp>
+#include <tiffin/train/prepare_training.hpp>
+#include <tiffin/train/simd_product.hpp>
+
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// See exact_machine.hpp for what each of these is.
+template <class Arch, class Products>
+struct simd_machine {
+    using number = float;
+    using value = simd_detail::lanes<Arch>;
+    static constexpr std::size_t width = simd_detail::width<Arch>;
+
+    static value load(const float* from, std::size_t count) noexcept {
+        return simd_detail::load<f32, Arch>(from, count);
+    }
+    static void store(const value& v, float* to, std::size_t count) noexcept {
+        simd_detail::store<Arch>(v, to, count);
+    }
+    static value all(float v) noexcept { return value(v); }
+    static value first(const value& v, std::size_t count) noexcept {
+        if (count >= width) return v;
+        alignas(64) float part[width];
+        v.store_aligned(part);
+        return load(part, count);
+    }
+    static float sum(const value& v) noexcept {
+        alignas(64) float part[width];
+        v.store_aligned(part);
+        for (std::size_t half = width / 2; half > 0; half /= 2)
+            for (std::size_t i = 0; i < half; ++i) part[i] += part[i + half];
+        return part[0];
+    }
+    template <class Formula, class... Values>
+    static value by_number(const Formula& formula, const Values&... values) {
+        return simd_detail::apply<Arch>(formula, values...);
+    }
+    static std::size_t multiply_bytes(std::size_t m, std::size_t n, std::size_t k,
+                                      std::size_t workers) noexcept {
+        return simd_product<Arch, Products>::bytes(m, n, k, workers);
+    }
+    static void multiply(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
+                         const factor<float>& a, const factor<float>& b, float* c, bool add,
+                         std::byte* memory) {
+        simd_product<Arch, Products>::run(call, m, n, k, a, b, c, add, memory);
+    }
+};
+
+}  // namespace train_detail
+
+// simd<>: all in f32. simd<bf16>: weights, tables, gradients and everything but the products in f32; the factors of
+// products, forward and back, are rounded to bf16 (relative errors of 2^-9 each), and summed in f32.
+template <class Weights, class Tables, class Activations, class Arch>
+struct training_machine<simd<Weights, Tables, Activations, Arch>> {
+    static_assert(
+        (std::same_as<Weights, f32> || std::same_as<Weights, bf16>)&&std::same_as<Tables, f32>,
+        "tiffin: prepare_training<Block>(weights, simd<...>): a layer learns in f32, with products in f32 or "
+        "bf16: write simd<> or simd<bf16>");
+    using type = train_detail::simd_machine<Arch, Weights>;
+};
+
+TIFFIN_END

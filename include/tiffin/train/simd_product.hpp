@@ -1,0 +1,250 @@
+// Products of matrices that change from step to step: the kernels of `simd`, on panels packed as they are used.
+#pragma once
+
+#include <tiffin/cpu/simd/panel_kernels.hpp>
+#include <tiffin/train/factor_layout.hpp>
+#include <tiffin/train/training_call.hpp>
+#include <tiffin/train/transpose.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// c (m, n) (+)= sum_k a(i, k) b(j, k), the factors in Format: f32, or rounded to bf16; sums in f32.
+//
+// The rows a are laid out once, depth block by depth block. Each task then has some columns of c: it packs their part of
+// b, as panels that stay in the second-level cache, and multiplies them with tiles of a.
+// Numerics: k ascending, one fused multiply-add a term and one accumulator an element, whatever m, n and the workers.
+// Cost: 2 m n k operations; a is copied once; b is packed once, or once every `most_rows` rows where it is deep.
+template <class Arch, class Format = f32>
+class simd_product {
+    using layout = factor_layout<Format>;
+    using storage = typename layout::storage;
+    static constexpr std::size_t registers = 2;
+    static constexpr std::size_t panel_outputs = registers * simd_detail::width<Arch>;
+    static constexpr std::size_t depth_block = simd_detail::depth_block;
+    static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
+    static constexpr std::size_t panels = group / panel_outputs;
+    static constexpr std::size_t most_rows = 512;    // whose sums stay in the cache
+    static constexpr std::size_t most_depth = 1024;  // that is packed at once
+
+public:
+    static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
+        step_memory areas;
+        is_turned(m, n) ? lay_out(areas, n, m, k, workers) : lay_out(areas, m, n, k, workers);
+        return areas.used();
+    }
+    static void run(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
+                    const factor<float>& a, const factor<float>& b, float* c, bool add, std::byte* memory) {
+        // Few rows are kept beside many columns, as the rows are read again for every group of columns.
+        if (is_turned(m, n))
+            multiply(call, n, m, k, b, a, c, add, true, memory);
+        else
+            multiply(call, m, n, k, a, b, c, add, false, memory);
+    }
+
+private:
+    static void multiply(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
+                         const factor<float>& a, const factor<float>& b, float* c, bool add, bool turned,
+                         std::byte* memory) {
+        step_memory from(memory);
+        const areas at = lay_out(from, m, n, k, call.workers);
+        lay_out_rows(call, m, k, a, at.rows);
+        // As many groups for each worker, of panels as equal as they can be.
+        const std::size_t all_panels = (n + panel_outputs - 1) / panel_outputs;
+        const std::size_t at_once = std::min(call.workers, all_panels);
+        const std::size_t rounds = ((all_panels + panels - 1) / panels + at_once - 1) / at_once;
+        const std::size_t groups = std::min(rounds * at_once, all_panels);
+        const auto work = [&](std::size_t worker) noexcept {
+            storage* const packed = at.packed + worker * packed_numbers(k);
+            float* const staged = at.staged + worker * staged_numbers;
+            float* const sums = at.sums + worker * sum_numbers(m);
+            for (std::size_t g = worker; g < groups; g += at_once) {
+                const std::size_t j0 = all_panels * g / groups * panel_outputs;
+                const std::size_t j1 = std::min(n, all_panels * (g + 1) / groups * panel_outputs);
+                columns({m, n, k, c, add, turned, at.rows, packed, staged, sums, j0, j1 - j0}, b);
+            }
+        };
+        call.execute(at_once, task_ref(work));
+    }
+    static constexpr bool is_turned(std::size_t m, std::size_t n) noexcept { return m > 2 * n && n >= group; }
+
+    struct areas {
+        storage *rows, *packed;
+        float *staged, *sums;
+    };
+    struct work {
+        std::size_t m, n, k;
+        float* c;
+        bool add, turned;
+        const storage* rows;
+        storage* packed;
+        float *staged, *sums;
+        std::size_t j0, columns;  // those of the task
+
+        [[nodiscard]] std::size_t panels() const noexcept {
+            return (columns + panel_outputs - 1) / panel_outputs;
+        }
+    };
+    static constexpr std::size_t packed_numbers(std::size_t k) noexcept {
+        const std::size_t blocks = (std::min(k, most_depth) + depth_block - 1) / depth_block;
+        return group * blocks * depth_block;
+    }
+    static constexpr std::size_t sum_numbers(std::size_t m) noexcept {
+        return std::min(m, most_rows) * group;
+    }
+    // What is rounded is laid out as f32 first, a depth block at a time.
+    static constexpr std::size_t staged_numbers = layout::rounds ? group * depth_block : 0;
+    static areas lay_out(step_memory& from, std::size_t m, std::size_t n, std::size_t k,
+                         std::size_t workers) noexcept {
+        const std::size_t tasks = std::min(workers, (n + panel_outputs - 1) / panel_outputs);
+        storage* const rows = from.take<storage>((k + depth_block - 1) / depth_block * depth_block * m);
+        storage* const packed = from.take<storage>(tasks * packed_numbers(k));
+        float* const staged = from.take<float>(tasks * staged_numbers);
+        return {rows, packed, staged, from.take<float>(tasks * sum_numbers(m))};
+    }
+
+    // Row i of depth block b begins at (b m + i) depth_block.
+    static void lay_out_rows(const training_call<float>& call, std::size_t m, std::size_t k,
+                             const factor<float>& a, storage* to) {
+        constexpr std::size_t at_once = 32;
+        call.each((m + at_once - 1) / at_once, [&](std::size_t task) {
+            alignas(64) std::array<float, layout::rounds ? at_once * depth_block : 1> staged;
+            const std::size_t first = task * at_once, count = std::min(m - first, at_once);
+            for (std::size_t k0 = 0; k0 < k; k0 += depth_block) {
+                const std::size_t depth = std::min(depth_block, k - k0);
+                storage* const rows = to + (k0 * m + first * depth_block);
+                float* const block = stage(rows, staged.data());
+                if (a.transposed)
+                    transpose(a.data + k0 * a.stride + first, a.stride, depth, count, block, depth_block);
+                else
+                    for (std::size_t i = 0; i < count; ++i)
+                        std::memcpy(block + i * depth_block, a.data + (first + i) * a.stride + k0,
+                                    depth * sizeof(float));
+                for (std::size_t i = 0; layout::rounds && i < count; ++i)
+                    layout::round_row(block + i * depth_block, depth, rows + i * depth_block);
+            }
+        });
+    }
+    // Where f32 is laid out.
+    static float* stage(storage* place, [[maybe_unused]] float* staged) noexcept {
+        if constexpr (layout::rounds)
+            return staged;
+        else
+            return place;
+    }
+    // The task's columns of b from k0 on, as panels; those beyond the last are zeros.
+    static void pack(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
+                     float* to) noexcept {
+        if (b.transposed && w.columns % panel_outputs == 0) return pack_rows(b, w, k0, depth, to);
+        for (std::size_t p = 0; p < w.panels(); ++p, to += depth_block * panel_outputs) {
+            const std::size_t j = w.j0 + p * panel_outputs, count = std::min(w.n - j, panel_outputs);
+            if (count < panel_outputs) std::fill_n(to, depth * panel_outputs, 0.0f);
+            for (std::size_t k = 0; b.transposed && k < depth; ++k)
+                std::memcpy(to + k * panel_outputs, b.data + (k0 + k) * b.stride + j, count * sizeof(float));
+            if (!b.transposed)
+                transpose(b.data + j * b.stride + k0, b.stride, count, depth, to, panel_outputs);
+        }
+    }
+    // The same of whole rows of memory: each lies in a page of its own, which the hardware does not fetch ahead.
+    static void pack_rows(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
+                          float* to) noexcept {
+        constexpr std::size_t rows_ahead = 16, line = 64 / sizeof(float);
+        const float* from = b.data + k0 * b.stride + w.j0;
+        for (std::size_t k = 0; k < depth; ++k, from += b.stride, to += panel_outputs) {
+            for (std::size_t l = 0; k + rows_ahead < depth && l < w.columns; l += line)
+                __builtin_prefetch(from + rows_ahead * b.stride + l);
+            for (std::size_t p = 0; p < w.panels(); ++p)
+                std::memcpy(to + p * depth_block * panel_outputs, from + p * panel_outputs,
+                            panel_outputs * sizeof(float));
+        }
+    }
+    static void pack_rounded(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
+                             storage* to) noexcept {
+        float* const f32_panels = stage(to, w.staged);
+        pack(b, w, k0, depth, f32_panels);
+        for (std::size_t p = 0; layout::rounds && p < w.panels(); ++p)
+            layout::round_panel(f32_panels + p * depth_block * panel_outputs, depth, panel_outputs,
+                                to + p * depth_block * panel_outputs);
+    }
+    static void columns(const work& w, const factor<float>& b) noexcept {
+        const std::size_t block_numbers = group * depth_block;
+        const bool at_once = w.k <= most_depth;
+        for (std::size_t k0 = 0; at_once && k0 < w.k; k0 += depth_block)
+            pack_rounded(b, w, k0, std::min(depth_block, w.k - k0),
+                         w.packed + k0 / depth_block * block_numbers);
+        for (std::size_t i0 = 0; i0 < w.m; i0 += most_rows) {
+            const std::size_t rows = std::min(most_rows, w.m - i0);
+            for (std::size_t k0 = 0; k0 < w.k; k0 += depth_block) {
+                const std::size_t depth = std::min(depth_block, w.k - k0);
+                storage* const packed = at_once ? w.packed + k0 / depth_block * block_numbers : w.packed;
+                if (!at_once) pack_rounded(b, w, k0, depth, packed);
+                multiply_tiles(w.rows + k0 * w.m + i0 * depth_block, rows, depth, packed, w.panels(), w.sums,
+                               k0 == 0);
+            }
+            store(w, i0, rows);
+        }
+    }
+    static void multiply_tiles(const storage* rows, std::size_t count, std::size_t depth,
+                               const storage* packed, std::size_t panels_used, float* sums,
+                               bool fresh) noexcept {
+        const simd_detail::tile_set& tiles =
+            simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count);
+        for (std::size_t i = 0; i < count; i += tiles.tokens) {
+            const std::size_t n = std::min(tiles.tokens, count - i);
+            for (std::size_t p = 0; p < panels_used; ++p)
+                tiles.of[n - 1](reinterpret_cast<const std::byte*>(rows + i * depth_block), depth,
+                                reinterpret_cast<const std::byte*>(packed + p * depth_block * panel_outputs),
+                                0, sums + i * group + p * n * panel_outputs, fresh, {});
+        }
+    }
+    // From the tiles' order to rows of c, or to columns.
+    static void store(const work& w, std::size_t i0, std::size_t count) noexcept {
+        const std::size_t tile =
+            simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count).tokens;
+        for (std::size_t i = 0; i < count; i += tile) {
+            const std::size_t n = std::min(tile, count - i);
+            if (w.add && !w.turned) ask_for(w, i0, count, i + tile);
+            for (std::size_t p = 0; p < w.panels(); ++p) {
+                const std::size_t j = w.j0 + p * panel_outputs;
+                const std::size_t columns = std::min(w.n - j, panel_outputs);
+                const float* const from = w.sums + i * group + p * n * panel_outputs;
+                if (w.turned)
+                    add_transposed(from, n, columns, w.c + j * w.m + i0 + i, w.m, w.add);
+                else
+                    for (std::size_t r = 0; r < n; ++r)
+                        add_row(from + r * panel_outputs, columns, w.c + (i0 + i + r) * w.n + j, w.add);
+            }
+        }
+    }
+    // Asks for the rows of c that the next tile adds to: they lie a row of c apart.
+    static void ask_for(const work& w, std::size_t i0, std::size_t count, std::size_t from) noexcept {
+        constexpr std::size_t line = 64 / sizeof(float);
+        for (std::size_t i = from; i < std::min(count, from + simd_detail::most_accumulators / registers);
+             ++i)
+            for (std::size_t l = 0; l < w.columns; l += line)
+                __builtin_prefetch(w.c + (i0 + i) * w.n + w.j0 + l, 1);
+    }
+    static void add_row(const float* from, std::size_t count, float* to, bool add) noexcept {
+        if (add)
+            for (std::size_t l = 0; l < count; ++l) to[l] += from[l];
+        else
+            std::memcpy(to, from, count * sizeof(float));
+    }
+    static void add_transposed(const float* from, std::size_t rows, std::size_t columns, float* to,
+                               std::size_t stride, bool add) noexcept {
+        alignas(64) std::array<float, panel_outputs * simd_detail::most_accumulators> turned;
+        transpose(from, panel_outputs, rows, columns, turned.data(), rows);
+        for (std::size_t c = 0; c < columns; ++c)
+            add_row(turned.data() + c * rows, rows, to + c * stride, add);
+    }
+};
+
+}  // namespace train_detail
+
+TIFFIN_END

@@ -1,0 +1,110 @@
+// Rows of ids before a formula, and gradients of tensors after it.
+#pragma once
+
+#include <tiffin/train/trained_rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// The row of token t in a table, or in that of expert e.
+template <class Number>
+const Number* row_of(const training_call<Number>& call, const parameter<Number>& table, std::size_t e,
+                     std::size_t t) noexcept {
+    if (table.given.gathered != 0)
+        return reinterpret_cast<const Number*>(call.gathered[table.given.gathered - 1].row(call.number(t))) +
+               e * table.width();
+    return table.row(e, call.ids[t]);
+}
+
+// to[t] = sum over the choices (e, w) of w E_e[id of t], best first.
+template <class M, class Number>
+void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, const choice<Number>* chosen,
+              std::size_t choices, Number* to) {
+    const std::size_t width = pool.width();
+    call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
+        for (std::size_t t = first; t < last; ++t)
+            for (std::size_t j = 0; j < width; j += M::width) {
+                const std::size_t n = std::min(M::width, width - j);
+                auto total = M::all(Number(0));
+                for (std::size_t i = 0; i < choices; ++i) {
+                    const choice<Number>& one = chosen[t * choices + i];
+                    total = total +
+                            M::all(one.weight) *
+                                M::load(row_of(call, pool, static_cast<std::size_t>(one.expert), t) + j, n);
+                }
+                M::store(total, to + t * width + j, n);
+            }
+    });
+}
+// Back: d_weights += d . E, and to the rows that were read.
+template <class M, class Number>
+void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool,
+                const choice<Number>* chosen, std::size_t choices, const Number* d, Number* d_weights) {
+    const std::size_t width = pool.width();
+    call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
+        for (std::size_t t = first; t < last; ++t)
+            for (std::size_t i = 0; i < choices; ++i) {
+                const auto e = static_cast<std::size_t>(chosen[t * choices + i].expert);
+                Number& to = d_weights[t * choices + i];
+                to = to + dot<M>(d + t * width, row_of(call, pool, e, t), width);
+            }
+    });
+    if (pool.gradient == nullptr) return;
+    call.each_columns(width, [&](std::size_t first, std::size_t last) {
+        for (std::size_t t = 0; t < call.tokens; ++t)
+            for (std::size_t i = 0; i < choices; ++i) {
+                const choice<Number>& one = chosen[t * choices + i];
+                Number* const to = pool.row_gradient(static_cast<std::size_t>(one.expert), call.slots[t]);
+                for (std::size_t j = first; j < last; ++j) to[j] = to[j] + one.weight * d[t * width + j];
+            }
+    });
+    for (std::size_t t = 0; t < call.tokens; ++t)
+        for (std::size_t i = 0; i < choices; ++i)
+            pool.read[static_cast<std::size_t>(chosen[t * choices + i].expert) * pool.slots + call.slots[t]] =
+                1;
+}
+
+// The gradient of a table: dz[t] to the row of the id of t, tokens ascending.
+template <class M, class Number>
+void add_to_ids(const training_call<Number>& call, const parameter<Number>& table, const Number* dz) {
+    if (table.gradient == nullptr) return;
+    const std::size_t width = table.width();
+    call.each_columns(width, [&](std::size_t first, std::size_t last) {
+        for (std::size_t t = 0; t < call.tokens; ++t) {
+            Number* const to = table.row_gradient(0, call.slots[t]);
+            for (std::size_t j = first; j < last; ++j) to[j] = to[j] + dz[t * width + j];
+        }
+    });
+    for (std::size_t t = 0; t < call.tokens; ++t) table.read[call.slots[t]] = 1;
+}
+
+// A vector's or a scalar's: the sums of chunks of tokens, in their order.
+template <class M, class Number>
+void add_sums(const training_call<Number>& call, const parameter<Number>& p, std::size_t width,
+              std::size_t chunks, const Number* sums) {
+    if (p.gradient == nullptr) return;
+    call.each_columns(width, [&](std::size_t first, std::size_t last) {
+        for (std::size_t c = 0; c < chunks; ++c)
+            for (std::size_t j = first; j < last; ++j) p.gradient[j] = p.gradient[j] + sums[c * width + j];
+    });
+}
+
+// A projection's, z = x W^T: dx += dz W, dW += dz^T x.
+template <class M, class Number>
+void multiply_back(const training_call<Number>& call, const parameter<Number>& weight, factor<Number> x,
+                   factor<Number> dz, Number* dx, const step_memory& scratch) {
+    if (dx != nullptr)
+        M::multiply(call, call.tokens, x.stride, dz.stride, dz, {weight.values(), x.stride, true}, dx, true,
+                    scratch.rest());
+    if (weight.gradient == nullptr) return;
+    x.transposed = dz.transposed = true;
+    M::multiply(call, dz.stride, x.stride, call.tokens, dz, x, weight.gradient, true, scratch.rest());
+}
+
+}  // namespace train_detail
+
+TIFFIN_END

@@ -1,0 +1,123 @@
+// A table larger than memory that learns: its rows come from a file for each step, and go back with their moments.
+#pragma once
+
+#include <tiffin/aligned_buffer.hpp>
+#include <tiffin/error.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/table/writable_rows.hpp>
+#include <tiffin/train/learning_rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// A table (vocab, width) of f32 in a file of writable_rows. A row of the file is the table's row, its first and its second
+// moment, and its count of steps: 12 width + 4 bytes.
+//
+//     weights.add_gathered("stem_embed.weight", tiffin::dtype::f32, {vocab, width});
+//     auto layer = tiffin::prepare_training<tiffin::stem>(weights, tiffin::simd{}, {.tokens = 512});
+//     tiffin::adamw<tiffin::simd<>> optimizer;
+//     optimizer.add("stem_embed.weight", table.gradients_of(layer, "stem_embed.weight"), table);
+//     ...
+//     table.fetch(ids);                                       // of the step
+//     layer.forward(x, {.token_ids = ids, .gathered = table.gathered()}, y);
+//     layer.backward(dy);
+//     optimizer.step(rate);
+//     table.put_back();                                       // and commit() with each checkpoint
+//
+// A run that ends at any moment finds its rows as they were at the last commit: see writable_rows, roll_back().
+// Errors: those of writable_rows. Threads: one call at a time; at() from several.
+// Cost: memory for the rows of a step; a read and a write of each.
+class stored_table final : public learning_rows<float> {
+public:
+    // Writes the starting values of row `id`.
+    using first_row = std::function<void(std::size_t id, std::span<float> to)>;
+
+    static constexpr std::size_t row_bytes(std::size_t width) noexcept {
+        return 3 * width * sizeof(float) + sizeof(std::int32_t);
+    }
+    static result<stored_table> create(const std::filesystem::path& path, std::size_t vocab,
+                                       std::size_t width, const first_row& first) {
+        auto rows = writable_rows::create(path, vocab, row_bytes(width),
+                                          [&](std::size_t id, std::span<std::byte> to) {
+                                              first(id, {reinterpret_cast<float*>(to.data()), width});
+                                          });
+        if (!rows) return rows.failure();
+        return stored_table(*std::move(rows));
+    }
+    // Errors: errc::file where the rows of the file are no such rows.
+    static result<stored_table> open(const std::filesystem::path& path) {
+        auto rows = writable_rows::open(path);
+        if (!rows) return rows.failure();
+        if (rows->row_bytes() < row_bytes(1) || (rows->row_bytes() - row_bytes(0)) % (3 * sizeof(float)) != 0)
+            return failure(errc::file, path.string(), "has rows of ", rows->row_bytes(),
+                           " bytes, which are no row of numbers with two moments and a count");
+        return stored_table(*std::move(rows));
+    }
+
+    [[nodiscard]] std::size_t vocab() const noexcept { return rows_.rows(); }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    // For unfinished(), roll_back(), commit().
+    [[nodiscard]] writable_rows& rows() noexcept { return rows_; }
+
+    // Reads the rows of these ids, each once.
+    status fetch(std::span<const std::int32_t> ids, executor_ref execute = serially) {
+        ids_.assign(ids.begin(), ids.end());
+        std::sort(ids_.begin(), ids_.end());
+        ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+        const std::size_t bytes = ids_.size() * rows_.row_bytes();
+        if (memory_.size() < bytes) memory_ = aligned_buffer(bytes);
+        if (status s = rows_.read(ids_, memory_.data(), execute); !s) {
+            ids_.clear();
+            return s;
+        }
+        index_.clear();
+        for (const std::int32_t id : ids) index_.push_back(static_cast<std::int32_t>(place_of(id)));
+        view_ = {memory_.data(), ids_.size(), rows_.row_bytes(), width_, dtype::f32, index_};
+        return {};
+    }
+    // The rows of the ids of the last fetch(), for a layer whose only such table this is.
+    [[nodiscard]] std::span<const gathered_rows> gathered() const noexcept { return {&view_, 1}; }
+    // Writes what fetch() read, as the optimizer left it.
+    status put_back(executor_ref execute = serially) { return rows_.write(ids_, memory_.data(), execute); }
+
+    // The layer's gradients of this table, for adamw::add(). Precondition: the layer trains a table of this name.
+    [[nodiscard]] const row_gradients<float>& gradients_of(const trainable_layer<float>& layer,
+                                                           std::string_view name) {
+        for (const auto& g : layer.gradients())
+            if (g.name == name)
+                gradients_ = std::make_unique<train_detail::layer_row_gradients<float>>(layer, *g.rows);
+        return *gradients_;
+    }
+    // Precondition: the last fetch() had this id.
+    [[nodiscard]] learning_row<float> at(std::size_t, std::int32_t id) override {
+        auto* const row = reinterpret_cast<float*>(memory_.data() + place_of(id) * rows_.row_bytes());
+        return {row, row + width_, row + 2 * width_, reinterpret_cast<std::int32_t*>(row + 3 * width_)};
+    }
+
+private:
+    explicit stored_table(writable_rows rows)
+        : rows_(std::move(rows)), width_((rows_.row_bytes() - row_bytes(0)) / (3 * sizeof(float))) {}
+    [[nodiscard]] std::size_t place_of(std::int32_t id) const noexcept {
+        return static_cast<std::size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
+    }
+
+    writable_rows rows_;
+    std::size_t width_;
+    std::vector<std::int32_t> ids_, index_;  // ascending; of each token
+    aligned_buffer memory_;
+    gathered_rows view_;
+    std::unique_ptr<row_gradients<float>> gradients_;
+};
+
+TIFFIN_END

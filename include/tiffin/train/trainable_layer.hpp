@@ -1,0 +1,196 @@
+// A layer that learns: forward, and the gradient of everything it read.
+#pragma once
+
+#include <tiffin/bind/bound.hpp>
+#include <tiffin/call/call_checks.hpp>
+#include <tiffin/call/layer_of_any_block.hpp>
+#include <tiffin/train/parameter.hpp>
+#include <tiffin/train/trained_rows.hpp>
+#include <tiffin/train/training_options.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// The gradient of one tensor. Dense: `data` as the tensor is. Of a table, or a pool: rows of ids.
+template <class Number>
+struct tensor_gradient {
+    std::string_view name;
+    tensor_kind kind;
+    tiffin::shape shape;  // of the tensor
+    Number* data;         // null for rows of ids
+    const train_detail::parameter<Number>* rows;
+
+    // The row of expert e (0 in a table) in slot `slot`, and whether a token has read it.
+    [[nodiscard]] std::span<Number> row(std::size_t e, std::size_t slot) const noexcept {
+        return {rows->row_gradient(e, slot), rows->width()};
+    }
+    [[nodiscard]] bool is_read(std::size_t e, std::size_t slot) const noexcept {
+        return rows->read[e * rows->slots + slot] != 0;
+    }
+};
+
+// A block with weights that are trained: y = block(x, inputs), and back.
+//
+//     auto layer = tiffin::prepare_training<tiffin::stem>(weights, tiffin::simd{}, {.tokens = 512});
+//     layer.forward(x, {.token_ids = ids}, y);
+//     layer.backward(dy, {.x = dx});                  // gradients are added up until clear_gradients()
+//
+// Shapes: x, dx (T, d_model), y, dy (T, outputs), rows adjacent. T up to options.tokens.
+// Lifetime: the tensors are read where they were given, in every call: an optimizer writes to them between steps. x and
+//   the inputs must stay as they are from forward to backward.
+// Numerics: gradients of the formula; the choice of a router has none. The same to the bit for any number of threads.
+// Errors: errc::size, token_id, overlap, workspace, empty; found before anything is written.
+// Threads: one call at a time. Cost: no allocation in a call. Source: docs/training.md.
+template <class Number>
+class trainable_layer {
+    using parameters = train_detail::owned_parameters<Number>;
+    using rows_type = train_detail::trained_rows<Number>;
+
+public:
+    // What try_prepare_training() makes.
+    trainable_layer(call_needs needs, std::unique_ptr<parameters> all, std::unique_ptr<const rows_type> rows,
+                    const training_options<Number>& options, std::size_t experts, std::size_t workers)
+        : needs_(std::move(needs)),
+          parameters_(std::move(all)),
+          rows_(std::move(rows)),
+          keeps_(options.keeps),
+          tokens_(options.tokens),
+          workers_(workers),
+          experts_(experts),
+          touched_(options.table_rows != 0 ? options.table_rows : options.tokens, options.tokens),
+          ids_(options.tokens),
+          slots_(options.tokens) {
+        if (keeps_ == activations::kept)
+            kept_ = aligned_buffer(kept_bytes(tokens_));
+        else if (needs_.delay != 0)
+            taken_.resize(tokens_ * outputs());
+        if (!options.shares_workspace) workspace_ = workspace(workspace_bytes());
+    }
+
+    [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
+    [[nodiscard]] std::size_t outputs() const noexcept { return needs_.outputs; }
+    [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
+    // Of the router whose routes are recorded; 0 where nothing routes.
+    [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
+    [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
+    // Bytes that forward leaves for backward, or that a mixture's worst routes would need.
+    [[nodiscard]] std::size_t kept_bytes(std::size_t tokens) const {
+        train_detail::step_memory kept;
+        rows_->keep(kept, tokens);
+        return kept.used();
+    }
+    // Bytes that a call uses while it runs.
+    [[nodiscard]] std::size_t workspace_bytes() const {
+        std::size_t bytes = rows_->scratch_bytes(tokens_, workers_) + aligned_buffer::line - 1;
+        if (keeps_ == activations::recomputed)
+            bytes += kept_bytes(tokens_) + (tokens_ * outputs() + taken_.size()) * sizeof(Number) +
+                     2 * aligned_buffer::line;
+        return bytes;
+    }
+
+    // y <- block(x, inputs).
+    template <class X, class Y>
+    status try_forward(const X& x, const training_inputs<Number>& inputs, Y&& y, std::span<std::byte> memory,
+                       executor_ref execute = serially);
+    template <class X, class Y>
+    status try_forward(const X& x, const training_inputs<Number>& inputs, Y&& y,
+                       executor_ref execute = serially) {
+        return try_forward(x, inputs, y, std::span<std::byte>(workspace_), execute);
+    }
+    // Gradients of sum(y dy), for the y of the last forward: written to `to`, added to those of the tensors.
+    template <class Y>
+    status try_backward(const Y& dy, const input_gradients<Number>& to, std::span<std::byte> memory,
+                        executor_ref execute = serially);
+    template <class Y>
+    status try_backward(const Y& dy, const input_gradients<Number>& to = {},
+                        executor_ref execute = serially) {
+        return try_backward(dy, to, std::span<std::byte>(workspace_), execute);
+    }
+#if TIFFIN_EXCEPTIONS
+    template <class X, class Y>
+    void forward(const X& x, const training_inputs<Number>& inputs, Y&& y, executor_ref execute = serially) {
+        try_forward(x, inputs, y, execute).or_throw();
+    }
+    template <class Y>
+    void backward(const Y& dy, const input_gradients<Number>& to = {}, executor_ref execute = serially) {
+        try_backward(dy, to, execute).or_throw();
+    }
+#endif
+
+    // Of every tensor that is trained, in the order in which they were given.
+    [[nodiscard]] std::vector<tensor_gradient<Number>> gradients() const {
+        std::vector<tensor_gradient<Number>> all;
+        for (const auto& p : *parameters_)
+            if (p.gradient != nullptr) {
+                const bool rows = train_detail::has_rows_of_ids(p.kind);
+                all.push_back(
+                    {p.name, p.kind, p.given.shape, rows ? nullptr : p.gradient, rows ? &p : nullptr});
+            }
+        return all;
+    }
+    // The ids that the tables' gradients have rows for, ascending, and the slot of each.
+    [[nodiscard]] const train_detail::touched_ids& ids() const noexcept {
+        return touched_;
+    }
+    // Sets all gradients to 0, and forgets the ids.
+    void clear_gradients() noexcept {
+        for (auto& p : *parameters_) {
+            if (p.gradient == nullptr) continue;
+            const std::size_t rows = touched_.size() * p.width();
+            for (std::size_t e = 0; train_detail::has_rows_of_ids(p.kind) && e < p.experts(); ++e) {
+                std::fill_n(p.row_gradient(e, 0), rows, Number(0));
+                std::fill_n(p.read.data() + e * p.slots, touched_.size(), std::uint8_t{0});
+            }
+            if (!train_detail::has_rows_of_ids(p.kind))
+                std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
+        }
+        touched_.clear();
+    }
+
+private:
+    using call_type = train_detail::training_call<Number>;
+
+    status check_forward(const matrix_view<const Number>& x, const training_inputs<Number>& in,
+                         const matrix_view<Number>& y) const;
+    status check_backward(const matrix_view<const Number>& dy, const input_gradients<Number>& to) const;
+    [[nodiscard]] status check_memory(std::span<std::byte> memory) const;
+    [[nodiscard]] call_type call_of(executor_ref execute) const noexcept;
+    // A workspace, from its first cache line on.
+    static train_detail::step_memory areas_in(std::span<std::byte> memory) noexcept {
+        const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
+        return train_detail::step_memory(memory.data() + (aligned_buffer::line - at % aligned_buffer::line) %
+                                                             aligned_buffer::line);
+    }
+
+    call_needs needs_;
+    std::unique_ptr<parameters> parameters_;
+    std::unique_ptr<const rows_type> rows_;
+    activations keeps_;
+    std::size_t tokens_;
+    std::size_t workers_;
+    std::size_t experts_;
+    train_detail::touched_ids touched_;
+    std::vector<std::int32_t> ids_;
+    std::vector<std::uint32_t> slots_;
+    aligned_buffer kept_;
+    workspace workspace_;
+    // Of the last forward.
+    matrix_view<const Number> x_{};
+    training_inputs<Number> inputs_{};
+    bool is_forward_done_ = false;
+    std::vector<Number> taken_;  // what a delayed block took, where forward is computed again
+    bool was_due_ = false;
+};
+
+TIFFIN_END
+
+#include <tiffin/train/run_training.hpp>

@@ -1,0 +1,94 @@
+// The rows of a source, forward and back: what every part of a layer that learns is.
+#pragma once
+
+#include <tiffin/bind/bound.hpp>
+#include <tiffin/engine/view.hpp>
+#include <tiffin/train/parameter.hpp>
+#include <tiffin/train/training_call.hpp>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+// Rows are adjacent: x (tokens, inputs), y (tokens, width). Immutable: what forward leaves for backward lies in `kept`.
+template <class Number>
+class trained_rows {
+public:
+    virtual ~trained_rows() = default;
+    // Takes from `kept` what forward does for so many tokens, or more.
+    virtual void keep(step_memory& kept, std::size_t tokens) const = 0;
+    // Bytes that forward or backward uses while it runs.
+    [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const = 0;
+    // y <- source(x).
+    virtual void forward(const training_call<Number>& call, const Number* x, Number* y, step_memory& kept,
+                         step_memory scratch) const = 0;
+    // dx += dy (dy/dx), unless it is null, and the same into the gradients of the parameters.
+    virtual void backward(const training_call<Number>& call, const Number* x, const Number* dy, Number* dx,
+                          step_memory& kept, step_memory scratch) const = 0;
+};
+
+// What the parts of a layer are made by.
+template <class Number>
+struct training_preparation {
+    std::deque<parameter<Number>>& parameters;  // of the tensors given, in their order
+    const parameter<Number>& absent;            // stands for what was not given
+    std::size_t residual_width = 0;             // 0: the layer reads none
+    std::size_t given_width = 0;
+
+    const parameter<Number>* of(const bound_node& bound, std::size_t tensor, tensor_kind kind) {
+        if (!is_stored(kind) || bound.given[tensor] == bound_node::not_given) return &absent;
+        parameter<Number>& p = parameters[bound.given[tensor]];
+        p.kind = kind;
+        return &p;
+    }
+};
+
+template <class M, source_policy Source>
+std::unique_ptr<const trained_rows<typename M::number>> make_trained_rows(
+    const Source& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    training_preparation<typename M::number>& how);
+
+// to[rows[i]] += from[i], each row by itself; rows differ.
+template <class M, class Number>
+void add_rows(const training_call<Number>& call, std::size_t n, std::size_t width, const Number* from,
+              const std::uint32_t* rows, Number* to) {
+    call.each_tokens(n, [&](std::size_t, std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i)
+            for (std::size_t j = 0; j < width; j += M::width) {
+                const std::size_t count = std::min(M::width, width - j);
+                Number* const at = to + rows[i] * width + j;
+                M::store(M::load(at, count) + M::load(from + i * width + j, count), at, count);
+            }
+    });
+}
+// to[i] = from[rows[i]] times weights[i], where there are weights.
+template <class M, class Number>
+void take_rows(const training_call<Number>& call, std::size_t n, std::size_t width, const Number* from,
+               const std::uint32_t* rows, const Number* weights, Number* to) {
+    call.each_tokens(n, [&](std::size_t, std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i)
+            for (std::size_t j = 0; j < width; j += M::width) {
+                const std::size_t count = std::min(M::width, width - j);
+                const auto v = M::load(from + rows[i] * width + j, count);
+                M::store(weights ? v * M::all(weights[i]) : v, to + i * width + j, count);
+            }
+    });
+}
+// sum_j a[j] b[j].
+template <class M, class Number>
+Number dot(const Number* a, const Number* b, std::size_t n) {
+    auto total = M::all(Number(0));
+    for (std::size_t j = 0; j < n; j += M::width) {
+        const std::size_t count = std::min(M::width, n - j);
+        total = total + M::load(a + j, count) * M::load(b + j, count);
+    }
+    return M::sum(total);
+}
+
+}  // namespace train_detail
+
+TIFFIN_END

@@ -1,0 +1,220 @@
+// Training over 1, 2 and 4 ranks: a table by ids, a pool by ids and by experts; losses as on one rank, to rounding.
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/mpi/sharded_gradients.hpp>
+#include <tiffin/train/adamw.hpp>
+#include <tiffin/train/simd.hpp>
+
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "support/doctest.hpp"
+#include "support/random.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <mpi.h>
+
+using namespace tiffin;
+
+namespace {
+
+constexpr std::size_t d = 8, f = 13, vocab = 29, experts = 4, batch = 16;
+constexpr int steps = 8;
+
+int rank_of(MPI_Comm comm) {
+    int rank = 0;
+    MPI_Comm_rank(comm, &rank);
+    return rank;
+}
+int ranks_of(MPI_Comm comm) {
+    int ranks = 0;
+    MPI_Comm_size(comm, &ranks);
+    return ranks;
+}
+
+// A block's numbers, the same on every rank.
+struct numbers {
+    std::map<std::string, std::pair<tiffin::shape, std::vector<float>>> all;
+
+    template <class Block>
+    static numbers of(const Block& block) {
+        numbers made;
+        std::uint32_t seed = 1;
+        for (const auto& [name, t] :
+             tensors_needed(block, {.d_model = d, .d_ff = f, .vocab = vocab, .experts = experts})) {
+            auto& [shape, values] = made.all[name];
+            shape = t.shape;
+            values.resize(t.shape.elements());
+            tiffin_test::random_numbers(seed++).fill(values, 0.4f);
+        }
+        return made;
+    }
+};
+
+// The share of the batch that a rank has, of ids and of rows of d.
+template <class T>
+std::vector<T> part(const std::vector<T>& whole, int rank, int ranks) {
+    const std::size_t each = whole.size() / static_cast<std::size_t>(ranks);
+    const auto from = whole.begin() + static_cast<std::ptrdiff_t>(each * static_cast<std::size_t>(rank));
+    return {from, from + static_cast<std::ptrdiff_t>(each)};
+}
+
+// Rows of this rank's block, in memory: (experts, ids, width) of the block.
+struct own_block {
+    shard_range rows, chosen;
+    std::vector<float> values;
+    std::unique_ptr<train_detail::rows_in_memory<float>> learning;
+
+    own_block(const shard_grid& grid, int rank, const std::vector<float>& whole, std::size_t n_experts,
+              std::size_t width) {
+        rows = grid.rows_at(rank, vocab);
+        chosen = n_experts == 1 ? shard_range{0, 1} : grid.experts_at(rank, n_experts);
+        for (std::size_t e = 0; e < chosen.count; ++e) {
+            const auto from = whole.begin() +
+                              static_cast<std::ptrdiff_t>(((chosen.first + e) * vocab + rows.first) * width);
+            values.insert(values.end(), from, from + static_cast<std::ptrdiff_t>(rows.count * width));
+        }
+        learning = std::make_unique<train_detail::rows_in_memory<float>>(values.data(), chosen.count,
+                                                                         rows.count, width);
+    }
+    // All ranks' blocks, as one table: what a forward pass reads.
+    void collect(MPI_Comm comm, std::size_t width, std::vector<float>& whole) const {
+        std::vector<float> sum(whole.size(), 0.0f);
+        for (std::size_t e = 0; e < chosen.count; ++e)
+            for (std::size_t i = 0; i < rows.count * width; ++i)
+                sum[((chosen.first + e) * vocab + rows.first) * width + i] =
+                    values[e * rows.count * width + i];
+        MPI_Allreduce(sum.data(), whole.data(), static_cast<int>(whole.size()), MPI_FLOAT, MPI_SUM, comm);
+    }
+};
+
+// The mean squares of y - target over the whole batch, in each step, where the batch and the table lie at the ranks of
+// `comm`.
+template <class Block>
+std::vector<double> losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block,
+                              const std::string& name, std::size_t n_experts) {
+    const int rank = rank_of(comm), ranks = ranks_of(comm);
+    numbers mine = numbers::of(block);
+    weights given;
+    named_memory<float> memory;
+    for (auto& [tensor, of] : mine.all) {
+        given.add(tensor, of.second.data(), of.first);
+        memory.add(tensor, of.second.data(), of.first);
+    }
+    std::vector<float>& table = mine.all.at(name).second;
+    const std::size_t width = mine.all.at(name).first[mine.all.at(name).first.rank() - 1];
+    const own_block own(grid, rank, table, n_experts, width);
+    auto layer = prepare_training(block, given, simd<>{}, {.tokens = batch});
+    auto rows = sharded_gradients::of(comm, grid, {vocab, width, n_experts}, batch).or_throw();
+    adamw<simd<>> optimizer({.decay = 0.1, .clip = 0.3});
+    optimizer.add("", layer, memory, [&](std::string_view tensor) { return tensor != name; }).or_throw();
+    optimizer.add(name, *rows, *own.learning);
+    std::vector<double> losses;
+    for (int step = 0; step < steps; ++step) {
+        tiffin_test::random_numbers random(
+            static_cast<std::uint32_t>(50 + step % 2));  // two batches in turns
+        std::vector<float> x(batch * d), target(batch * d);
+        random.fill(x, 1.0f);
+        random.fill(target, 1.0f);
+        std::vector<std::int32_t> ids(batch);
+        for (auto& id : ids) id = static_cast<std::int32_t>(random.below(vocab));
+        x = part(x, rank, ranks);
+        target = part(target, rank, ranks);
+        ids = part(ids, rank, ranks);
+        own.collect(comm, width, table);
+        std::vector<float> y(x.size());
+        layer.clear_gradients();
+        layer.forward(x, {.token_ids = ids}, y);
+        double loss = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            y[i] -= target[i];
+            loss += static_cast<double>(y[i]) * static_cast<double>(y[i]);
+        }
+        losses.push_back(sum_over_ranks(comm)(loss));
+        layer.backward(y);
+        for (const auto& g : layer.gradients())
+            if (g.rows != nullptr) {
+                const train_detail::layer_row_gradients<float> from(layer, *g.rows);
+                REQUIRE(rows->gather(from).ok());
+            }
+        REQUIRE(add_over_ranks(comm, layer).ok());
+        REQUIRE(optimizer.step(1e-2, serially, sum_over_ranks(comm)).ok());
+    }
+    return losses;
+}
+
+// Adding in another order errs by some 2^-24 of each sum, and Adam divides small gradients by their size: a step's
+// change of about the rate may differ by its 1e-3 part where a gradient is that much noise.
+void check_same(const std::vector<double>& some, const std::vector<double>& whole) {
+    REQUIRE(some.size() == whole.size());
+    CHECK(whole[6] < whole[0]);  // of the same batch
+    for (std::size_t i = 0; i < some.size(); ++i) CHECK(std::fabs(some[i] - whole[i]) < 1e-4 * whole[i]);
+}
+
+}  // namespace
+
+TEST_CASE("sharded gradients: a table by ids learns as on one rank") {
+    const auto ranks = static_cast<std::size_t>(ranks_of(MPI_COMM_WORLD));
+    const auto some = losses_at(MPI_COMM_WORLD, {ranks, 1}, stem{}, "stem_embed.weight", 1);
+    check_same(some, losses_at(MPI_COMM_SELF, {1, 1}, stem{}, "stem_embed.weight", 1));
+}
+
+TEST_CASE("sharded gradients: a pool by ids, by experts, by both learns as on one rank") {
+    const auto ranks = static_cast<std::size_t>(ranks_of(MPI_COMM_WORLD));
+    mort<swiglu> block;
+    block.modulator.num_layers = 2;
+    const auto whole = losses_at(MPI_COMM_SELF, {1, 1}, block, "modulators.weight", experts);
+    for (std::size_t columns = 1; columns <= ranks; columns *= 2)
+        check_same(losses_at(MPI_COMM_WORLD, {ranks / columns, columns}, block, "modulators.weight", experts),
+                   whole);
+}
+
+TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and a wrong grid too") {
+    const int rank = rank_of(MPI_COMM_WORLD), ranks = ranks_of(MPI_COMM_WORLD);
+    const auto wrong =
+        sharded_gradients::of(MPI_COMM_WORLD, {static_cast<std::size_t>(ranks) + 1, 1}, {9, 2, 1}, 4);
+    REQUIRE_FALSE(wrong.ok());
+    CHECK(wrong.failure().code == errc::option);
+    struct one_row final : row_gradients<float> {
+        std::vector<float> values{1, 2};
+        [[nodiscard]] std::size_t experts() const override { return 1; }
+        [[nodiscard]] std::size_t width() const override { return 2; }
+        [[nodiscard]] std::size_t capacity() const override { return 1; }
+        [[nodiscard]] std::size_t size() const override { return 1; }
+        [[nodiscard]] std::int32_t id(std::size_t) const override { return 8; }
+        [[nodiscard]] const float* row(std::size_t, std::size_t) const override { return values.data(); }
+    } mine;
+    auto rows =
+        sharded_gradients::of(MPI_COMM_WORLD, {static_cast<std::size_t>(ranks), 1}, {9, 2, 1}, 4).or_throw();
+    REQUIRE(rows->gather(mine).ok());
+    const bool owns = rank == ranks - 1;
+    REQUIRE(rows->size() == (owns ? 1u : 0u));
+    if (owns) CHECK(rows->row(0, 0)[1] == 2.0f * static_cast<float>(ranks));
+    if (rank == 0) mine.values[0] = std::numeric_limits<float>::quiet_NaN();
+    REQUIRE(rows->gather(mine).ok());
+    std::vector<float> values(9 * 2, 1.0f);
+    train_detail::rows_in_memory<float> own(values.data(), 1, 9, 2);
+    adamw<simd<>> optimizer;
+    optimizer.add("table", *rows, own);
+    const status stopped = optimizer.step(1e-2, serially, sum_over_ranks(MPI_COMM_WORLD));
+    REQUIRE_FALSE(stopped.ok());
+    CHECK(stopped.failure().where == (owns ? "table" : "rows of another rank"));
+    CHECK(values == std::vector<float>(9 * 2, 1.0f));
+}
+
+int main(int argc, char** argv) {
+    MPI_Init(&argc, &argv);
+    doctest::Context context(argc, argv);
+    int failed = context.run();
+    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return failed;
+}

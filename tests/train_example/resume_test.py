@@ -1,0 +1,166 @@
+"""train and generate as programs: a run that is killed at any moment ends with the bytes of one that was not, and what
+is wrong is told in a line that names it.
+
+    resume_test.py TRAIN GENERATE RUN_LAYER
+"""
+import json
+import pathlib
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TRAIN, GENERATE, RUN_LAYER = sys.argv[1:4]
+SMALL = ["--preset", "smoke", "--d-model", "16", "--d-ff", "24", "--layers", "3", "--heads", "2", "--kv-heads", "1",
+         "--context", "16", "--batch", "4", "--vocabulary", "300", "--steps", "60", "--threads", "1",
+         "--judge-every", "20", "--held-out-tokens", "256"]
+
+
+def run(*words, **more):
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", timeout=300,
+                          **more)
+
+
+class Runs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.at = pathlib.Path(cls.folder.name)
+        cls.text = cls.at / "text"
+        cls.text.mkdir()
+        words = random.Random(1)
+        for i in range(40):
+            (cls.text / f"{i}.txt").write_text(
+                " ".join(words.choice("the layer reads a row of its table and adds it to what it has".split())
+                         for _ in range(120)))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def train(self, out, *more, ok=True, **options):
+        done = run(TRAIN, *SMALL, "--text", self.text, "--held-out", "0.2", "--out", self.at / out, *more, **options)
+        self.assertEqual(done.returncode == 0, ok, done.stderr + done.stdout)
+        return done
+
+    def refused(self, done, *parts):
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for part in parts:
+            self.assertIn(part, done.stderr)
+
+    def checkpoint(self, out):
+        return self.at / out / "checkpoint.safetensors"
+
+    def test_a_run_that_is_killed_goes_on_to_the_bit(self):
+        kinds = ["--ffn", "mort", "--where", "1,2", "--elsewhere", "stem"]
+        self.train("whole", *kinds)
+        moments = random.Random(7)
+        first = True
+        for _ in range(60):
+            words = [TRAIN, *SMALL, "--text", self.text, "--held-out", "0.2", "--out", self.at / "killed",
+                     "--save-every", "3", *([] if first else ["--resume"]), *kinds]
+            child = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                child.communicate(timeout=0.05 + 0.3 * moments.random())
+                self.assertEqual(child.returncode, 0)
+                break
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.communicate()
+            first = not self.checkpoint("killed").exists()
+        else:
+            self.train("killed", "--resume")
+        self.assertEqual(self.checkpoint("killed").read_bytes(), self.checkpoint("whole").read_bytes())
+        self.assertEqual((self.at / "killed/log.csv").read_text(), (self.at / "whole/log.csv").read_text())
+
+    def test_threads_do_not_change_a_bit(self):
+        self.train("one", "--ffn", "moe", "--steps", "10")
+        self.train("three", "--ffn", "moe", "--steps", "10", "--threads", "3")
+        self.assertEqual(self.checkpoint("one").read_bytes(), self.checkpoint("three").read_bytes())
+
+    def test_ctrl_c_writes_a_checkpoint(self):
+        words = [TRAIN, *SMALL, "--text", self.text, "--held-out", "0.2", "--out", self.at / "asked", "--steps", "100000"]
+        child = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        log = self.at / "asked/log.csv"
+        for _ in range(600):
+            if log.exists() and log.read_text().count("\n") > 3:
+                break
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0, err)
+        self.assertIn("go on with --resume", out)
+        self.assertTrue(self.checkpoint("asked").exists())
+
+    def test_what_comes_out_is_taken_by_others(self):
+        self.train("out", "--ffn", "meki", "--steps", "5")
+        told = run(GENERATE, self.checkpoint("out"), "the layer", "--tokens", "5", "--temperature", "0")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertTrue(told.stdout.startswith("the layer"))
+        again = run(GENERATE, self.checkpoint("out"), "the layer", "--tokens", "5", "--temperature", "0")
+        self.assertEqual(told.stdout, again.stdout)
+        inputs = self.at / "input.safetensors"
+        header = json.dumps({"x": {"dtype": "F32", "shape": [2, 16], "data_offsets": [0, 128]},
+                             "token_ids": {"dtype": "I32", "shape": [2], "data_offsets": [128, 136]}}).encode()
+        inputs.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<32f", *[0.1] * 32) +
+                           struct.pack("<2i", 7, 9))
+        for i in range(3):
+            done = run(RUN_LAYER, self.at / f"out/layer.{i}.safetensors", inputs, self.at / "y.safetensors")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.train("llama", "--steps", "5")
+        done = run(RUN_LAYER, "--model", self.at / "llama", "--layer", "1", inputs, self.at / "y.safetensors")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_bad_input(self):
+        short = self.at / "short"
+        short.mkdir()
+        for i in range(4):
+            (short / f"{i}.txt").write_text(f"{i} " + "ab cd " * 40)
+        self.refused(run(TRAIN, *SMALL, "--text", short, "--held-out", "0.5", "--context", "4096"), "one sequence")
+        self.refused(run(TRAIN, *SMALL, "--text", self.at / "nowhere"), "nowhere")
+        self.refused(run(TRAIN, *SMALL, "--ffn", "sparse"), "'sparse' is no kind of FFN; known are mlp")
+        self.refused(run(TRAIN, *SMALL, "--where", "7"), "'7' is no layer below 3")
+        self.refused(run(TRAIN, "--preset", "large"), "known are smoke, small, hour")
+        self.refused(run(TRAIN, "--resume"), "--out")
+        self.train("bad", "--steps", "4")
+        self.refused(self.train("bad", "--steps", "4", ok=False), "is there: go on with --resume")
+        (self.text / "more.txt").write_text("other words than those before, " * 20)
+        self.refused(self.train("bad", "--resume", ok=False), "began with another text")
+        (self.text / "more.txt").unlink()
+        whole = self.checkpoint("bad").read_bytes()
+        for torn in (b"", whole[:7], whole[:200], whole[:-1]):
+            self.checkpoint("bad").write_bytes(torn)
+            self.refused(self.train("bad", "--resume", ok=False), "checkpoint.safetensors")
+            self.refused(run(GENERATE, self.checkpoint("bad"), "x"), "checkpoint.safetensors")
+        # Of another shape: a metadata entry says another width.
+        length = struct.unpack("<Q", whole[:8])[0]
+        header = json.loads(whole[8:8 + length])
+        header["__metadata__"]["d-ff"] = "25"
+        text = json.dumps(header).encode()
+        self.checkpoint("bad").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
+        self.refused(self.train("bad", "--resume", ok=False), "gate_proj.weight", "(24, 16)", "(25, 16)")
+
+    def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(self):
+        done = self.train("wild", "--rate", "1e30", "--warm-up", "0", "--clip", "0", "--schedule", "constant",
+                          "--save-every", "1", ok=False)
+        self.refused(done, "not finite", "step")
+        self.assertEqual(run(GENERATE, self.checkpoint("wild"), "x", "--tokens", "1").returncode, 0)
+
+    def test_a_full_disk(self):
+        def little():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        done = self.train("full", ok=False, preexec_fn=little)
+        self.refused(done, "checkpoint.safetensors", "cannot be written")
+        self.assertFalse(self.checkpoint("full").exists())
+        self.assertEqual(list((self.at / "full").glob("tiffin.part*")), [])
+
+
+unittest.main(argv=sys.argv[:1], verbosity=0)
