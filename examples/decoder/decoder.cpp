@@ -11,7 +11,7 @@
 #include "../support/distinct_files.hpp"
 #include "../support/layer_files.hpp"
 #include "../support/progress_bar.hpp"
-#include "language_model.hpp"
+#include "gguf_model.hpp"
 #include "model_file.hpp"
 #include "perplexity.hpp"
 #include "tokenizer.hpp"
@@ -119,7 +119,7 @@ std::int32_t next_token(const row_matrix& logits, float temperature, std::mt1993
     return draw(random);
 }
 
-void continue_prompt(const arguments& args, language_model& model, const tokenizer& words) {
+void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& words) {
     const std::vector<std::int32_t> ids = words.encode(args.prompt, true);
     if (ids.empty())
         throw std::runtime_error("--prompt has no tokens, and texts of this model begin with none");
@@ -161,7 +161,7 @@ void continue_prompt(const arguments& args, language_model& model, const tokeniz
                  count_of(made, "token").c_str(), made > 0 ? static_cast<double>(made) / seconds : 0.0);
 }
 
-void print_perplexity(const arguments& args, language_model& model, const tokenizer& words,
+void print_perplexity(const arguments& args, gguf_model& model, const tokenizer& words,
                       tiffin::executor_ref execute) {
     std::string text = read_text(args.text);
     if (text.ends_with('\n')) text.pop_back();  // as llama-perplexity reads it
@@ -212,7 +212,7 @@ std::string run(const arguments& args) {
         return args.side + ": has something for layer " + std::to_string(*side->layers().rbegin()) +
                "; the model has " + std::to_string(ffns.layers());
     std::optional<progress_bar> bar(std::in_place);
-    language_model model(
+    gguf_model model(
         file,
         [&](std::size_t i) {
             bar->show(static_cast<double>(i) / static_cast<double>(ffns.layers()),

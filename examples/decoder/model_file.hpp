@@ -5,7 +5,7 @@
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/quoted.hpp>
 
-#include <Eigen/Core>
+#include "../support/row_matrix.hpp"
 
 #include <array>
 #include <cmath>
@@ -18,14 +18,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-
-// A row per token, or per output of a matrix; one after the other in memory.
-using row_matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using row_vector = Eigen::Matrix<float, 1, Eigen::Dynamic>;
-
-inline Eigen::Index as_index(std::size_t i) {
-    return static_cast<Eigen::Index>(i);
-}
 
 // What architectures do not have in common. Pairs of numbers that are rotated: (2i, 2i + 1), else (i, i + n / 2).
 struct architecture {

@@ -1,7 +1,7 @@
 // The perplexity of a text as llama-perplexity counts it, so that figures can be compared.
 #pragma once
 
-#include "language_model.hpp"
+#include "gguf_model.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -39,7 +39,7 @@ inline void surprise(const row_matrix& logits, std::span<const std::int32_t> tar
 
 // Counts one chunk of tokens: the second half of it is predicted, all but its first token. Where texts begin with a
 // token of their own, it takes the place of the chunk's first.
-inline void count_chunk(language_model& model, std::span<const std::int32_t> chunk,
+inline void count_chunk(gguf_model& model, std::span<const std::int32_t> chunk,
                         std::optional<std::int32_t> begin, tiffin::executor_ref execute, perplexity_sum& to) {
     std::vector<std::int32_t> given(chunk.begin(), chunk.end());
     if (begin) given[0] = *begin;

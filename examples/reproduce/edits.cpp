@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -89,10 +90,7 @@ public:
     asked(training_run& run, const byte_pairs& tokenizer, const std::vector<fact>& facts)
         : model_(run.model()), layers_(run.options().layers), tokenizer_(tokenizer) {
         for (const char* const value : values)
-            firsts_.push_back(tokenizer.encode(std::string(" ") + value)[0]);
-        if (std::set<std::int32_t>(firsts_.begin(), firsts_.end()).size() != firsts_.size())
-            throw std::runtime_error(
-                "two of the values begin with the same token; a larger vocabulary tells them apart");
+            spelled_.push_back(tokenizer.encode(std::string(" ") + value + "."));
         const std::size_t before = tokenizer.encode("The sign of").size();
         for (const fact& f : facts) {
             names_.push_back(tokenizer.encode(f.entity));
@@ -101,19 +99,27 @@ public:
         }
     }
     [[nodiscard]] const tokens& name(std::size_t entity) const { return names_[entity]; }
-    // The value that the model names, where the FFNs of `layers` read `ids` in place of the entity's.
+    // The value that the model names, where the FFNs of `layers` read `ids` in place of the entity's: token by token the
+    // likeliest of those that a value has there, until one value is left.
     std::size_t answer(std::size_t entity, const tokens& ids, const std::vector<bool>& layers) {
-        tokens read = prompts_[entity];
+        tokens said = prompts_[entity], read = said;
         tiffin::replace_at(read, first_, ids).or_throw();
-        model_.edit(read, layers);
-        const auto logits = model_.next(prompts_[entity]);
-        model_.edit({}, {});
-        std::size_t best = 0;
-        for (std::size_t v = 1; v < firsts_.size(); ++v)
-            if (logits[static_cast<std::size_t>(firsts_[v])] >
-                logits[static_cast<std::size_t>(firsts_[best])])
-                best = v;
-        return best;
+        std::vector<std::size_t> left(values.size());
+        std::iota(left.begin(), left.end(), std::size_t{0});
+        for (std::size_t k = 0; left.size() > 1; ++k) {
+            model_.edit(read, layers);
+            const auto logits = model_.next(said);
+            model_.edit({}, {});
+            const auto at = [&](std::size_t value) { return spelled_[value][k]; };
+            const std::int32_t next =
+                at(*std::max_element(left.begin(), left.end(), [&](std::size_t a, std::size_t b) {
+                    return logits[static_cast<std::size_t>(at(a))] < logits[static_cast<std::size_t>(at(b))];
+                }));
+            std::erase_if(left, [&](std::size_t value) { return at(value) != next; });
+            said.push_back(next);
+            read.push_back(next);
+        }
+        return left[0];
     }
     // Makes the rows of `spare`, an id that no text has, the mean of those of `ids`, in every layer.
     void set_mean(std::int32_t spare, const tokens& ids) {
@@ -136,7 +142,7 @@ private:
     language_model& model_;
     std::size_t layers_;
     const byte_pairs& tokenizer_;
-    std::vector<std::int32_t> firsts_;
+    std::vector<tokens> spelled_;  // the values
     std::vector<tokens> names_, prompts_;
     std::size_t first_ = 0;
 };

@@ -28,6 +28,7 @@ struct arguments {
     fs::path out = "claims";
     std::string scale = "hour";
     std::vector<fs::path> text;
+    std::size_t steps = 0;  // 0: those of the scale
     std::size_t seeds = 3, threads = std::max(1u, std::thread::hardware_concurrency());
     std::string commit, command;
 };
@@ -131,7 +132,8 @@ void reproduce(const arguments& args) {
                          [&](const claim& c) { return c.number == number; }))
             throw std::invalid_argument("--claim " + std::to_string(number) + ": there are 1 to " +
                                         std::to_string(claims().back().number));
-    const run_options base = base_of(args.scale);
+    run_options base = base_of(args.scale);
+    if (args.steps != 0) base.steps = args.steps;
     fs::create_directories(args.out);
     tiffin::thread_team team(args.threads);
     lab in(args.out, base, args.seeds, args.scale == "minute" ? 2048 : 65536, read_text(args, base), team);
@@ -165,6 +167,8 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--scale", args.scale, "hour, or minute: to see that the program works")
         ->capture_default_str();
+    app.add_option("--steps", args.steps, "steps of a run; default: those of the scale, 1000 in an hour")
+        ->check(CLI::PositiveNumber);
     app.add_option("--text", args.text, "files and folders; default: what documents this machine has");
     app.add_option("--seeds", args.seeds, "runs of each variant")
         ->capture_default_str()

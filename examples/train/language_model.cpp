@@ -30,12 +30,16 @@ bool is_embedding(std::string_view name) {
 }  // namespace
 
 language_model::language_model(const model_sizes& sizes, std::size_t rows,
-                               const tiffin::router_loss_weights& router, tiffin::executor_ref execute)
+                               const tiffin::router_loss_weights& router, tiffin::executor_ref execute,
+                               std::function<bool(std::string_view name)> trains)
     : sizes_(sizes),
       rows_(rows),
       execute_(execute),
+      trains_(std::move(trains)),
+      learns_embedding_(learns("embedding.weight")),
+      learns_below_(learns_embedding_),
       router_loss_(router),
-      attention_(sizes.attention, sizes.context),
+      attention_(sizes.attention, sizes.context, sizes.rope_base),
       carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
       d_carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
       losses_(rows) {
@@ -45,16 +49,21 @@ language_model::language_model(const model_sizes& sizes, std::size_t rows,
                                     " numbers over " + std::to_string(a.kv_heads) +
                                     ": the heads must be a multiple of those that they share, and even");
     add_tensors();
+    for (const parameters::tensor& t : numbers_.all())
+        if (t.name.starts_with("layers.0.") && !t.name.starts_with("layers.0.ffn."))
+            learns_below_ = learns_below_ || learns(t.name);
     const std::size_t d = sizes_.ffn.d_model, vocab = sizes_.ffn.vocabulary;
-    embedding_gradient_ = tiffin::aligned_buffer(vocab * d * sizeof(float));
-    std::fill_n(embedding_gradient_.as<float>(), vocab * d, 0.0f);
+    if (learns_embedding_) {
+        embedding_gradient_ = tiffin::aligned_buffer(vocab * d * sizeof(float));
+        std::fill_n(embedding_gradient_.as<float>(), vocab * d, 0.0f);
+    }
 
     const auto room = [&](row_matrix& m, std::size_t width) { m.setZero(as_index(rows_), as_index(width)); };
     for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) add_layer(sizes_.kinds[i], prefix_of(i));
     tiffin::weights head = numbers_.behind("head.");
     head.add("vocabulary.weight", embedding());
-    training_options<float> how{.tokens = std::min(rows_, head_rows)};
-    how.into.add("vocabulary.weight", embedding_gradient_.as<float>(), {vocab, d});
+    training_options<float> how = options_of("head.", std::min(rows_, head_rows));
+    if (learns_embedding_) how.into.add("vocabulary.weight", embedding_gradient_.as<float>(), {vocab, d});
     head_.emplace(tiffin::prepare_training<product_of_norm<"vocabulary">>(head, simd<>{}, how));
     room(h_, d);
     room(d_h_, d);
@@ -70,8 +79,18 @@ tiffin::tensor_view language_model::embedding() const {
     return {first.memory.data(), first.type, first.shape};
 }
 
+training_options<float> language_model::options_of(const std::string& part, std::size_t tokens) const {
+    training_options<float> how{.tokens = tokens};
+    if (trains_)
+        how.trains = [this, part](std::string_view name) {
+            const bool is_tied = name == "vocabulary.weight" || is_embedding(name);
+            return is_tied ? learns_embedding_ : learns(part + std::string(name));
+        };
+    return how;
+}
+
 void language_model::add_layer(const std::string& kind, const std::string& prefix) {
-    const training_options<float> how{.tokens = rows_};
+    const auto how = [&](const char* part) { return options_of(prefix + part, rows_); };
     const auto weights = [&](const char* part) { return numbers_.behind(prefix + part); };
     const auto rows_of = [&](std::size_t width) {
         return row_matrix(row_matrix::Zero(as_index(rows_), as_index(width)));
@@ -80,8 +99,9 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     using output = tiffin::linear<"output">;
     const std::size_t d = sizes_.ffn.d_model;
     layers_.push_back(std::make_unique<layer>(
-        tiffin::prepare_training<product_of_norm<"qkv">>(weights("attention_in."), simd<>{}, how),
-        tiffin::prepare_training<output>(weights("attention_out."), simd<>{}, how)));
+        tiffin::prepare_training<product_of_norm<"qkv">>(weights("attention_in."), simd<>{},
+                                                         how("attention_in.")),
+        tiffin::prepare_training<output>(weights("attention_out."), simd<>{}, how("attention_out."))));
     layer& made = *layers_.back();
     made.h = rows_of(d);
     made.qkv_rows = rows_of(sizes_.attention.qkv());
@@ -89,7 +109,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     if (kind == "none") return;
     made.middle = rows_of(d);
     made.normed = rows_of(d);
-    made.norm.emplace(tiffin::prepare_training<norm>(weights("ffn_in."), simd<>{}, how));
+    made.norm.emplace(tiffin::prepare_training<norm>(weights("ffn_in."), simd<>{}, how("ffn_in.")));
     const ffn_kind& block = ffn_kind_of(kind);
     tiffin::weights given = weights("ffn.");
     bool routes = false;
@@ -98,7 +118,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
         routes = routes || t.kind == tiffin::tensor_kind::logits;
     }
     made.kind_reads_embedding = block.reads_embedding;
-    made.ffn.emplace(block.prepare(sizes_.ffn, given, how));
+    made.ffn.emplace(block.prepare(sizes_.ffn, given, how("ffn.")));
     if (!routes) return;
     made.routes.resize(rows_ * made.ffn->choices());
     made.logits = rows_of(made.ffn->experts());
@@ -168,7 +188,9 @@ void language_model::initialise(std::uint64_t seed, float scale) {
 void language_model::add_to(tiffin::adamw<simd<>>& optimizer) {
     const tiffin::named_memory<float> all = numbers_.memory();
     const auto* const embedding = all.find("embedding.weight");
-    optimizer.add(embedding->name, embedding->data, embedding_gradient_.as<float>(), embedding->shape, true);
+    if (learns_embedding_)
+        optimizer.add(embedding->name, embedding->data, embedding_gradient_.as<float>(), embedding->shape,
+                      true);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         layer& l = *layers_[i];
         optimizer.add(prefix_of(i) + "attention_in.", l.qkv, all).or_throw();
@@ -220,12 +242,13 @@ tiffin::training_inputs<float> language_model::inputs_of(std::size_t i, std::spa
     return in;
 }
 
-void language_model::forward(std::span<const std::int32_t> ids, std::size_t length) {
+void language_model::forward(std::span<const std::int32_t> ids, std::size_t length, const stream& before) {
     const std::size_t n = ids.size();
     const auto rows = as_index(n);
     const std::size_t d = sizes_.ffn.d_model;
     const auto* const table = static_cast<const float*>(embedding().data);
-    for (std::size_t t = 0; t < n; ++t)
+    if (before) h_.topRows(rows) = *before;
+    for (std::size_t t = 0; t < n && !before; ++t)
         std::copy_n(table + static_cast<std::size_t>(ids[t]) * d, d, h_.row(as_index(t)).data());
     carried_.begin();
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -295,12 +318,15 @@ void language_model::backward(std::span<const std::int32_t> ids, std::size_t len
         layer& l = *layers_[i];
         if (l.ffn) {
             const auto& needs = l.ffn->needs();
-            tiffin::input_gradients<float> to{.x = view(d_rows_, n)};
+            const bool is_end = i == 0 && !learns_below_;
+            tiffin::input_gradients<float> to;
+            if (!is_end) to.x = view(d_rows_, n);
             if (needs.residual) to.residual = view(y_, n);
             if (needs.delay != 0) to.carried = &d_carried_;
             if (!l.routes.empty()) to.logits = view(l.d_logits, n);
             l.ffn->backward(view(d_h_, n), to, execute_);
-            if (l.kind_reads_embedding) add_embedding_gradients(l);
+            if (is_end) return;
+            if (l.kind_reads_embedding && learns_embedding_) add_embedding_gradients(l);
             if (needs.residual) d_h_.topRows(rows) += y_.topRows(rows);
             l.norm->backward(view(d_rows_, n), {.x = view(y_, n)}, execute_);
             d_h_.topRows(rows) += y_.topRows(rows);
@@ -310,15 +336,16 @@ void language_model::backward(std::span<const std::int32_t> ids, std::size_t len
         l.qkv.backward(view(d_qkv_, n), {.x = view(d_rows_, n)}, execute_);
         d_h_.topRows(rows) += d_rows_.topRows(rows);
     }
-    for (std::size_t t = 0; t < n; ++t) {
+    for (std::size_t t = 0; t < n && learns_embedding_; ++t) {
         float* const to = embedding_gradient_.as<float>() + static_cast<std::size_t>(ids[t]) * d;
         const float* const from = d_h_.row(as_index(t)).data();
         for (std::size_t j = 0; j < d; ++j) to[j] += from[j];
     }
 }
 
-step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets) {
-    forward(ids, sizes_.context);
+step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                                  const stream& before) {
+    forward(ids, sizes_.context, before);
     const auto losses = std::span(losses_).first(ids.size());
     predict(targets, losses, 1 / static_cast<float>(ids.size()));
     step_losses sums;
@@ -329,9 +356,9 @@ step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<c
 }
 
 void language_model::judge(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
-                           std::size_t length, std::span<double> losses) {
+                           std::size_t length, std::span<double> losses, const stream& before) {
     make_room(ids.size());
-    forward(ids, length);
+    forward(ids, length, before);
     predict(targets, losses, 0);
 }
 

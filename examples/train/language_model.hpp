@@ -18,10 +18,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,7 @@ struct model_sizes {
     ffn_sizes ffn;
     attention_sizes attention;
     std::size_t context = 128;       // tokens per sequence
+    double rope_base = 10000;        // of the rotation by position
     std::vector<std::string> kinds;  // of each layer's FFN; "none": no FFN
 };
 
@@ -49,9 +52,9 @@ struct step_losses {
 class language_model {
 public:
     // `rows`: tokens of a batch at most. Weights are zero until initialise() or until they are read.
-    // Throws what is wrong with the sizes.
+    // `trains`: whether a tensor of numbers() learns; empty: all do. Throws what is wrong with the sizes.
     language_model(const model_sizes& sizes, std::size_t rows, const tiffin::router_loss_weights& router,
-                   tiffin::executor_ref execute);
+                   tiffin::executor_ref execute, std::function<bool(std::string_view name)> trains = {});
 
     // `scale`: of modulators.
     void initialise(std::uint64_t seed, float scale = 1);
@@ -74,13 +77,17 @@ public:
     // From now on the FFNs of `layers` read these ids in place of the text's: a knowledge edit. Empty: the text's again.
     void edit(std::vector<std::int32_t> ids, std::vector<bool> layers);
 
+    // The residual stream before the first layer in place of embeddings, (T, d_model): these layers are the last ones of
+    // a larger model.
+    using stream = std::optional<Eigen::Ref<const row_matrix>>;
     // Forward and back over whole sequences of sizes().context tokens, once between two clear_gradients().
     // A prediction that is NaN is returned as it is.
-    step_losses learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets);
+    step_losses learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                      const stream& before = {});
     // The loss of each token, forward alone; sequences of any one length up to the context.
     // Gradients are to be cleared before the next step.
     void judge(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets, std::size_t length,
-               std::span<double> losses);
+               std::span<double> losses, const stream& before = {});
     // The logits behind the last of some tokens, up to the context. Likewise.
     std::span<const float> next(std::span<const std::int32_t> ids);
     void clear_gradients();
@@ -102,7 +109,11 @@ private:
     void make_room(std::size_t tokens);
     void add_layer(const std::string& kind, const std::string& prefix);
     [[nodiscard]] tiffin::tensor_view embedding() const;
-    void forward(std::span<const std::int32_t> ids, std::size_t length);
+    [[nodiscard]] bool learns(std::string_view name) const { return !trains_ || trains_(name); }
+    // How a part is prepared whose tensors are called `part`name in numbers().
+    [[nodiscard]] tiffin::training_options<float> options_of(const std::string& part,
+                                                             std::size_t tokens) const;
+    void forward(std::span<const std::int32_t> ids, std::size_t length, const stream& before = {});
     void backward(std::span<const std::int32_t> ids, std::size_t length);
     void predict(std::span<const std::int32_t> targets, std::span<double> losses, float scale);
     double balance(std::size_t rows);
@@ -117,6 +128,8 @@ private:
     model_sizes sizes_;
     std::size_t rows_;
     tiffin::executor_ref execute_;
+    std::function<bool(std::string_view)> trains_;
+    bool learns_embedding_, learns_below_;  // that; anything that the first block's gradient goes through
     tiffin::router_loss router_loss_;
     parameters numbers_;
     tiffin::aligned_buffer embedding_gradient_;

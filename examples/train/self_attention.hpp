@@ -3,16 +3,10 @@
 
 #include <tiffin/executor/executor.hpp>
 
-#include <Eigen/Core>
+#include "../support/row_matrix.hpp"
 
 #include <cmath>
 #include <cstddef>
-
-using row_matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-inline Eigen::Index as_index(std::size_t n) {
-    return static_cast<Eigen::Index>(n);
-}
 
 struct attention_sizes {
     std::size_t heads = 0, kv_heads = 0, head = 0;  // `head`: the width of one, even

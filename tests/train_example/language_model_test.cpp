@@ -8,7 +8,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -41,8 +44,9 @@ struct learner {
     language_model model;
     std::vector<std::int32_t> ids = ids_of(1), targets = ids_of(2);
 
-    explicit learner(const std::vector<std::string>& kinds)
-        : model(sizes_of(kinds), rows, {}, tiffin::serially) {
+    explicit learner(const std::vector<std::string>& kinds,
+                     const std::function<bool(std::string_view)>& trains = {})
+        : model(sizes_of(kinds), rows, {}, tiffin::serially, trains) {
         targets[3] = tiffin::no_target;
         model.initialise(5);
         // Larger than one would start with, so that every part has a say; not the integers of a map.
@@ -116,6 +120,59 @@ TEST_CASE("language model: gradients are the slope of the loss, for every kind o
             });
         CHECK(tensors == memory.entries().size());
     }
+}
+
+TEST_CASE(
+    "language model: what does not learn stays as it is, and the rest has the gradients that it has "
+    "otherwise") {
+    const auto is_table = [](std::string_view name) { return name.starts_with("layers.1.ffn.modulators"); };
+    std::vector<std::vector<float>> moments;
+    for (const bool frozen : {false, true}) {
+        learner one({"swiglu", "retoken"}, frozen ? is_table : std::function<bool(std::string_view)>{});
+        tiffin::adamw<tiffin::simd<>> optimizer({.decay = 0, .clip = 0});
+        one.model.add_to(optimizer);
+        one.model.clear_gradients();
+        static_cast<void>(one.model.learn(one.ids, one.targets));
+        REQUIRE(optimizer.step(1e-2).ok());
+        std::size_t tensors = 0;
+        optimizer.visit_state(
+            [&](const std::string& name, tiffin::dtype, const tiffin::shape& shape, void* state) {
+                if (!name.ends_with(".first_moment")) return;
+                ++tensors;
+                const auto* const g = static_cast<const float*>(state);
+                if (is_table(name)) moments.emplace_back(g, g + shape.elements());
+            });
+        CHECK((tensors == 1) == frozen);
+        const learner fresh({"swiglu", "retoken"});
+        const auto all = one.model.numbers().behind("");
+        const auto before = fresh.model.numbers().behind("");
+        for (const auto& e : all.entries()) {
+            CAPTURE(e.name);
+            const bool same = std::memcmp(e.tensor.data, before.find(e.name)->data,
+                                          e.tensor.shape.elements() * sizeof(float)) == 0;
+            CHECK(same == (frozen && !is_table(e.name)));
+        }
+    }
+    REQUIRE(moments.size() == 2);
+    CHECK(moments[0] == moments[1]);
+}
+
+TEST_CASE("language model: the last layers of a model, from the stream before them") {
+    learner whole({"swiglu", "stem"}), last({"stem"});
+    const auto to = last.model.numbers().memory();
+    for (const auto& t : to.entries()) {
+        std::string name = t.name;
+        if (name.starts_with("layers.0.")) name[7] = '1';
+        std::copy_n(static_cast<const float*>(whole.model.numbers().behind("").find(name)->data),
+                    t.shape.elements(), t.data);
+    }
+    std::vector<double> all(rows), from_stream(rows), from_ids(rows);
+    whole.model.judge(whole.ids, whole.targets, length, all);
+    const row_matrix stream = *whole.model.rows_of(1).residual;
+    last.model.judge(last.ids, last.targets, length, from_stream, stream);
+    last.model.judge(last.ids, last.targets, length, from_ids);
+    CHECK(from_stream == all);
+    CHECK(from_ids != all);
 }
 
 TEST_CASE("language model: what a token predicts does not depend on those after it") {

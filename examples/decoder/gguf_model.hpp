@@ -25,13 +25,13 @@ using ffn_of_layer = std::function<tiffin::any_layer(std::size_t)>;
 // Looks at intermediate values: a name, and a row per token of a batch.
 using observer = std::function<void(const std::string&, const row_matrix&)>;
 
-class language_model {
+class gguf_model {
 public:
     static constexpr std::size_t batch = 512;  // tokens that pass the layers together
 
     // The file must outlive the model.
     // Throws what is wrong with the file, and whatever `ffn` throws.
-    language_model(model_file& file, const ffn_of_layer& ffn, tiffin::executor_ref execute)
+    gguf_model(model_file& file, const ffn_of_layer& ffn, tiffin::executor_ref execute)
         : options_(attention_options::of(file)),
           context_(file.count("context_length")),
           execute_(execute),
@@ -91,8 +91,20 @@ public:
         row_matrix all(as_index(ids.size()), as_index(options_.d_model));
         for (std::size_t first = 0; first < ids.size(); first += batch) {
             const auto some = ids.subspan(first, std::min(batch, ids.size() - first));
-            row_matrix x = pass(some, observe);
+            row_matrix x = pass(some, layers_.size(), observe);
             normalise(x, output_norm_, options_.eps, all.middleRows(as_index(first), x.rows()));
+        }
+        return all;
+    }
+
+    // The same, but only through the first `count` layers: the residual stream behind them. Of a whole text.
+    // Precondition: count is at most the model's layers.
+    row_matrix stream(std::span<const std::int32_t> ids, std::size_t count) {
+        begin(ids.size());
+        row_matrix all(as_index(ids.size()), as_index(options_.d_model));
+        for (std::size_t first = 0; first < ids.size(); first += batch) {
+            const auto some = ids.subspan(first, std::min(batch, ids.size() - first));
+            all.middleRows(as_index(first), as_index(some.size())) = pass(some, count, {});
         }
         return all;
     }
@@ -121,13 +133,13 @@ private:
         return x;
     }
 
-    row_matrix pass(std::span<const std::int32_t> ids, const observer& observe) {
+    row_matrix pass(std::span<const std::int32_t> ids, std::size_t count, const observer& observe) {
         const auto seen = [&](std::size_t i, const char* what, const row_matrix& values) {
             if (observe) observe("layer." + std::to_string(i) + "." + what, values);
         };
         row_matrix x = embedded(ids), normed(x.rows(), x.cols()), y;
         if (observe) observe("embeddings", x);
-        for (std::size_t i = 0; i < layers_.size(); ++i) {
+        for (std::size_t i = 0; i < count; ++i) {
             layer& l = layers_[i];
             normalise(x, l.attention_norm, options_.eps, normed);
             l.attend(options_, *rotation_, normed, as_index(done_), l.cache, y, execute_);
