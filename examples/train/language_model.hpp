@@ -142,5 +142,5 @@ private:
     std::size_t seen_ = 0;  // tokens of forward alone since then
     std::vector<std::int32_t> edited_;
     std::vector<bool> edited_layers_;
-    static constexpr std::size_t head_rows = 128;  // whose logits are held at once
+    static constexpr std::size_t head_rows = 512;  // whose logits are held at once
 };
