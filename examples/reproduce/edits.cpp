@@ -88,7 +88,7 @@ lab_text with_facts(const lab_text& from, std::size_t vocabulary, const std::vec
 class asked {
 public:
     asked(training_run& run, const byte_pairs& tokenizer, const std::vector<fact>& facts)
-        : model_(run.model()), layers_(run.options().layers), tokenizer_(tokenizer) {
+        : model_(run.model()), layers_(run.options().layers) {
         for (const char* const value : values)
             spelled_.push_back(tokenizer.encode(std::string(" ") + value + "."));
         const std::size_t before = tokenizer.encode("The sign of").size();
@@ -141,7 +141,6 @@ public:
 private:
     language_model& model_;
     std::size_t layers_;
-    const byte_pairs& tokenizer_;
     std::vector<tokens> spelled_;  // the values
     std::vector<tokens> names_, prompts_;
     std::size_t first_ = 0;

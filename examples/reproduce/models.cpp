@@ -65,18 +65,21 @@ double variance_of(const row_matrix& rows) {
 claim_table folds_change_nothing(lab& in) {
     claim_table made;
     made.columns = {"FFN", "held-out loss as trained", "folded", "largest difference of a seed"};
-    for (const auto& [name, kind, folded_kind] :
-         {std::tuple{"ReToken", "retoken", "retoken_folded"}, std::tuple{"MeKi", "meki", "meki_folded"}}) {
+    struct foldable {
+        const char *name, *kind, *folded;
+    };
+    for (const foldable& one :
+         {foldable{"ReToken", "retoken", "retoken_folded"}, foldable{"MeKi", "meki", "meki_folded"}}) {
         std::vector<double> before, after;
         double largest = 0;
         for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
-            const finished_run& run = in.run(seed, [&](run_options& o) { with_kind(o, kind); });
+            const finished_run& run = in.run(seed, [&](run_options& o) { with_kind(o, one.kind); });
             before.push_back(in.judge(*in.open(run)));
-            after.push_back(in.judge(*folded(in, run, folded_kind)));
+            after.push_back(in.judge(*folded(in, run, one.folded)));
             largest = std::fmax(largest, std::fabs(before.back() - after.back()));
         }
         made.rows.push_back(
-            {name, text_of(spread_of(before), 6), text_of(spread_of(after), 6), text_of(largest, 9)});
+            {one.name, text_of(spread_of(before), 6), text_of(spread_of(after), 6), text_of(largest, 9)});
     }
     made.remarks.push_back("Asked: equal to 1e-6 nats.");
     return made;
