@@ -18,7 +18,7 @@
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
 # DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
-# LEARNS    the same compositions, their gradients: train.<thing>.
+# LEARNS    the same compositions, their gradients, unoptimised: train.<thing>.
 # OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
 # HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
 # NVCC_ONLY not on the emulated device.
