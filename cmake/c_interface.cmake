@@ -1,7 +1,7 @@
 # tiffin::c: the C interface (tiffin/tiffin.h) as a shared library, for one instruction set: TIFFIN_COMPILED_FLAGS.
 # For those who ask for it, and for its tests, where they are built.
 set(default ${TIFFIN_BUILD_TESTS})
-if(CMAKE_CROSSCOMPILING OR TIFFIN_TEST_FORM MATCHES "^(threads|kernels|device)")
+if(CMAKE_CROSSCOMPILING OR TIFFIN_TEST_FORM MATCHES "^(threads|unsanitized|kernels|device)")
   set(default OFF)
 endif()
 option(TIFFIN_C "Make tiffin::c, the shared library of the C interface" ${default})

@@ -5,8 +5,7 @@
 #   tiffin_suite(<room>/<thing> [flags] [TESTS headers of include/tiffin, besides the one at its own path])
 #
 # HEAVY     has a small form: under TIFFIN_TEST_SMALL it instantiates fewer compositions, of each kind that it is
-#           about at least one, and asserts all there is to assert of each. Without TIFFIN_TEST_HEAVY (clang) it is
-#           left out.
+#           about at least one, and asserts all there is to assert of each.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
 # O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
 #           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
@@ -26,8 +25,9 @@
 #
 # TIFFIN_TEST_FORM says which of them are built, and how:
 #   full          all suites, in full (the preset test)
-#   small         all suites, the heavy ones in their small form, optimised as the preset says (clang, sanitize)
+#   small         all suites, the heavy ones in their small form, optimised as the preset says (sanitize)
 #   threads       those with THREADS, likewise (threads)
+#   unsanitized   those with OWN_NEW, likewise (clang, with which sanitize compiles the others)
 #   kernels       those with ARM, in full (aarch64)
 #   device        what nvcc compiles, alone (benchmarks/cuda/on_a_device.sh)
 #   device_quick  the same without NVCC_LONG (cuda)
