@@ -216,16 +216,19 @@ struct program {
         for (std::uint64_t c = 0; c < commit; ++c) advance(model, c);
         return model;
     }
-    // From the commit where the rows are. Tells what `committed` is after each.
-    status run(writable_rows& to, const std::function<void()>& committed = {}) const {
+    // From the commit where the rows are. Calls `committed` after each commit, `written` after each write.
+    status run(writable_rows& to, const std::function<void()>& committed = {},
+               const std::function<void()>& written = {}) const {
         while (to.commits() < last) {
             const std::vector<change> changes = changes_after(to.commits());
             if (to.commits() == 2) {
                 if (status s = to.write(changes[0].ids, changes[0].bytes.data()); !s) return s;
                 if (status s = to.roll_back(); !s) return s;
             }
-            for (const change& c : changes)
+            for (const change& c : changes) {
                 if (status s = to.write(c.ids, c.bytes.data()); !s) return s;
+                if (written) written();
+            }
             if (status s = to.commit(); !s) return s;
             if (committed) committed();
         }
@@ -702,14 +705,16 @@ TEST_CASE("writable rows: a run that makes the file, and ends in any call" NOT_U
 TEST_CASE("writable rows: a run that is killed at random, and the next one, and the next" NOT_UNDER_TSAN) {
     const scratch_folder folder;
     const fs::path path = folder / "rows";
-    program p{.rows = 200, .row_bytes = 3000, .last = ~std::uint64_t{0}, .writes = 60};
+    program p{.rows = 200, .row_bytes = 3000, .last = ~std::uint64_t{0}, .writes = 20};
     table committed(p.rows, p.row_bytes);
     p.create(path);
     random_numbers random(20);
     std::uint64_t commit = 0;
     int unfinished = 0;
-    std::array<int, 2> ready{};
-    REQUIRE(::pipe(ready.data()) == 0);
+    // A run tells each of its writes here, and is killed after a number of them, not after a time: however slow the
+    // machine is, some runs end between commits.
+    std::array<int, 2> progress{};
+    REQUIRE(::pipe(progress.data()) == 0);
     for (int run = 0; run < 120; ++run) {
         std::cout.flush();
         const ::pid_t child = ::fork();
@@ -717,12 +722,15 @@ TEST_CASE("writable rows: a run that is killed at random, and the next one, and 
         if (child == 0) {
             ::alarm(60);
             auto rows = writable_rows::open(path);
-            const bool told = ::write(ready[1], "", 1) == 1;
-            ::_exit(told && rows.ok() && p.run(*rows).ok() ? 0 : 1);
+            const auto told = [&] {
+                if (::write(progress[1], "", 1) != 1) ::_exit(2);
+            };
+            told();
+            ::_exit(rows.ok() && p.run(*rows, {}, told).ok() ? 0 : 1);
         }
         char byte = 0;
-        REQUIRE(::read(ready[0], &byte, 1) == 1);
-        ::usleep(static_cast<::useconds_t>(random.below(5000)));
+        for (std::size_t n = 1 + random.below(2 * p.writes); n > 0; --n) REQUIRE(::read(progress[0], &byte, 1) == 1);
+        ::usleep(static_cast<::useconds_t>(random.below(200)));
         REQUIRE(::kill(child, SIGKILL) == 0);
         int how = 0;
         while (::waitpid(child, &how, 0) < 0) REQUIRE(errno == EINTR);
@@ -734,11 +742,16 @@ TEST_CASE("writable rows: a run that is killed at random, and the next one, and 
         unfinished += rows->unfinished();
         if (rows->unfinished()) REQUIRE(rows->roll_back().ok());
         REQUIRE(read_all(*rows) == committed.bytes);
+        // What it had told and was not waited for.
+        REQUIRE(::fcntl(progress[0], F_SETFL, O_NONBLOCK) == 0);
+        while (::read(progress[0], &byte, 1) == 1) {
+        }
+        REQUIRE(::fcntl(progress[0], F_SETFL, 0) == 0);
     }
     MESSAGE("killed between commits: " << unfinished << " of 120 runs, after " << commit << " commits");
     CHECK(unfinished > 0);
     CHECK(commit > 0);
-    for (const int end : ready) ::close(end);
+    for (const int end : progress) ::close(end);
 }
 
 TEST_CASE("writable rows: a call that the system refuses") {
