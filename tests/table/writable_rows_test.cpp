@@ -729,7 +729,8 @@ TEST_CASE("writable rows: a run that is killed at random, and the next one, and 
             ::_exit(rows.ok() && p.run(*rows, {}, told).ok() ? 0 : 1);
         }
         char byte = 0;
-        for (std::size_t n = 1 + random.below(2 * p.writes); n > 0; --n) REQUIRE(::read(progress[0], &byte, 1) == 1);
+        for (std::size_t n = 1 + random.below(2 * p.writes); n > 0; --n)
+            REQUIRE(::read(progress[0], &byte, 1) == 1);
         ::usleep(static_cast<::useconds_t>(random.below(200)));
         REQUIRE(::kill(child, SIGKILL) == 0);
         int how = 0;
