@@ -49,6 +49,7 @@ struct dense_peer_kind {
     arithmetic products = arithmetic::f32;
     double bytes_per_weight = sizeof(float);
     std::size_t multiple = 1;  // both sizes have to be multiples of it
+    int weight_levels = 127;   // of s8: what the largest weight of a row becomes
     // Whether it reads the given weights as they lie in each call: those should then be page_floats
     // (machine.hpp). Others hold a copy of all, and read the given ones to pack: when they are made, and in a
     // `prepare` for a token count with another layout.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -50,7 +51,7 @@ dot_product dot(const A* a, const float* b, std::size_t count) {
 // How a format rounds weights, and what meets them.
 struct rounding {
     // Rounds a row of weights, exactly as the format says, or leaves it.
-    void (*weights)(float* row, std::size_t count);
+    std::function<void(float* row, std::size_t count)> weights;
     // How far rounding may move one activation: `relative` of itself, and `of_largest` of the largest in its
     // block of so many; 0 for the whole row.
     double relative, of_largest;
@@ -68,20 +69,21 @@ void round_to(float* row, std::size_t count) {
 }
 
 // A scale per row, as peers/onednn_s8.cpp says.
-void round_to_s8(float* row, std::size_t count) {
+void round_to_s8(int levels, float* row, std::size_t count) {
     float largest = 0;
     for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(row[i]));
-    const float scale = largest / 127;
+    const float scale = largest / static_cast<float>(levels);
     for (std::size_t i = 0; i < count; ++i) row[i] = scale * std::nearbyint(row[i] / scale);
 }
 
 // Half a unit in the last of the significant bits, 8 of bf16 and 11 of f16; of whole numbers up to 127 half a
 // step, and in ggml's blocks the rounding of their scales to f16.
-rounding rounding_of(const std::string& format) {
+rounding rounding_of(const tiffin_bench::dense_peer_kind& kind) {
+    const std::string& format = kind.format;
     constexpr double half_step = 1.0 / 254, scale = 0x1p-11;
     if (format == "bf16") return {round_to<tiffin::bf16>, 0x1p-8, 0, 1};
     if (format == "f16") return {round_to<tiffin::f16>, 0x1p-11, 0, 1};
-    if (format == "s8") return {round_to_s8, 0, half_step, 0};
+    if (format == "s8") return {std::bind_front(round_to_s8, kind.weight_levels), 0, half_step, 0};
     if (format.starts_with("q8_0")) return {round_to<tiffin::q8_0>, scale, half_step, 32};
     if (format.starts_with("q4_0")) return {round_to<tiffin::q4_0>, scale, half_step, 32};
     if (format.starts_with("q4_1")) return {round_to<tiffin::q4_1>, scale, half_step, 32};
@@ -177,7 +179,7 @@ bounded reference(const dense_shape& s, const layer_weights& w, const rounding& 
 // Compares one call of each layer for each number of tokens; true if all is within its bound.
 bool check(const tiffin_bench::dense_peer_kind& kind, const dense_shape& s, int threads,
            const std::vector<layer_weights>& given, const std::vector<std::size_t>& token_counts) {
-    const rounding how = rounding_of(kind.format);
+    const rounding how = rounding_of(kind);
     std::vector<layer_weights> layers = given;
     for (layer_weights& w : layers)
         for (std::size_t f = 0; f < s.d_ff; ++f) {

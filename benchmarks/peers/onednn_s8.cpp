@@ -1,8 +1,9 @@
 // oneDNN in 8 bits: matmul of u8 and s8 into s32, which it has its best kernels for, and the scales around it.
 //
-// Numerics: a weight is s8 with a scale per output, max |w| / 127 of its row. x and the hidden values are rounded
-// in each call, with a scale per token, max |x| / 127, and lie as u8 from 1 to 255 around 128; what the 128 add
-// to a sum is known for each output. Sums are exact; scales, silu and the product are f32.
+// Numerics: a weight is s8 with a scale per output, max |w| / 127 of its row, and / 63 on machines without VNNI: there
+// oneDNN adds pairs of products in 16 bits, which 255 * 127 * 2 overflows and 255 * 63 * 2 does not. x and the hidden
+// values are rounded in each call, with a scale per token, max |x| / 127, and lie as u8 from 1 to 255 around 128; what
+// the 128 add to a sum is known for each output. Sums are exact; scales, silu and the product are f32.
 #include "onednn.hpp"
 
 #include <omp.h>
@@ -20,9 +21,18 @@ namespace {
 using lanes = xsimd::batch<float>;
 using whole_lanes = xsimd::batch<std::int32_t>;
 
-// The scale with which numbers up to `largest` become whole ones up to 127.
-float scale_of(float largest) {
-    return largest > 0 ? largest / 127 : 1;
+// What the largest weight of a row becomes.
+int weight_levels() {
+    const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    const auto has = [&](dnnl::cpu_isa vnni) {
+        return (isa & static_cast<unsigned>(vnni)) == static_cast<unsigned>(vnni);
+    };
+    return has(dnnl::cpu_isa::avx512_core_vnni) || has(dnnl::cpu_isa::avx2_vnni) ? 127 : 63;
+}
+
+// The scale with which numbers up to `largest` become whole ones up to `levels`.
+float scale_of(float largest, int levels = 127) {
+    return largest > 0 ? largest / static_cast<float>(levels) : 1;
 }
 
 float largest_of(const float* numbers, std::size_t count) {
@@ -172,7 +182,7 @@ private:
 #pragma omp parallel for num_threads(threads_)
         for (std::size_t o = 0; o < outputs; ++o) {
             const float* const row = from + o * inputs;
-            const float scale = scale_of(largest_of(row, inputs));
+            const float scale = scale_of(largest_of(row, inputs), levels_);
             std::int32_t sum = 0;
             for (std::size_t i = 0; i < inputs; ++i) {
                 const auto level = static_cast<std::int32_t>(std::nearbyint(row[i] / scale));
@@ -185,6 +195,7 @@ private:
         pack(stream_, to.values, desc, rounded.data(), memory::data_type::s8, inputs, outputs);
     }
 
+    const int levels_ = weight_levels();
     dense_shape shape_;
     int threads_;
     dense_weights weights_;
@@ -210,6 +221,7 @@ dense_peer_kind s8_kind() {
             .format = "s8",
             .products = arithmetic::int8_dot,
             .bytes_per_weight = 1,
+            .weight_levels = weight_levels(),
             .make = [](dense_shape shape, int threads, dense_weights weights) {
                 return std::make_unique<s8_peer>(shape, threads, std::move(weights));
             }};
