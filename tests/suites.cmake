@@ -114,15 +114,15 @@ tiffin_suite(cpu/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hp
 
 # ---- what learns; gradients of compositions: LEARNS ----
 tiffin_suite(train/trainable_layer
-             TESTS train/prepare_training.hpp train/run_training.hpp train/training_options.hpp train/parameter.hpp
-                   train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
+             TESTS train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
+                   train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
 tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(train/cross_entropy THREADS)
 tiffin_suite(train/router_loss)
 tiffin_suite(train/training_allocation OWN_NEW TESTS train/run_training.hpp)
 tiffin_suite(train/stored_table TESTS train/learning_rows.hpp)
 tiffin_suite(train/adamw
-             THREADS TESTS train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
+             THREADS TESTS train/adamw_step.hpp train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
                   TESTS train/partials.hpp train/places.hpp train/formula_rows.hpp train/formula_slots.hpp
                         train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp

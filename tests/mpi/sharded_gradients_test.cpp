@@ -116,7 +116,7 @@ std::vector<double> losses_at(MPI_Comm comm, const shard_grid& grid, const Block
     auto rows = sharded_gradients::of(comm, grid, {vocab, width, n_experts}, batch).or_throw();
     adamw<simd<>> optimizer({.decay = 0.1, .clip = 0.3});
     optimizer.add("", layer, memory, [&](std::string_view tensor) { return tensor != name; }).or_throw();
-    optimizer.add(name, *rows, *own.learning);
+    optimizer.add(name, *rows, *own.learning).or_throw();
     std::vector<double> losses;
     for (int step = 0; step < steps; ++step) {
         tiffin_test::random_numbers random(
@@ -140,11 +140,7 @@ std::vector<double> losses_at(MPI_Comm comm, const shard_grid& grid, const Block
         }
         losses.push_back(sum_over_ranks(comm)(loss));
         layer.backward(y);
-        for (const auto& g : layer.gradients())
-            if (g.rows != nullptr) {
-                const train_detail::layer_row_gradients<float> from(layer, *g.rows);
-                REQUIRE(rows->gather(from).ok());
-            }
+        REQUIRE(rows->gather(layer, name).ok());
         REQUIRE(add_over_ranks(comm, layer).ok());
         REQUIRE(optimizer.step(1e-2, serially, sum_over_ranks(comm)).ok());
     }
@@ -203,11 +199,46 @@ TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and
     std::vector<float> values(9 * 2, 1.0f);
     train_detail::rows_in_memory<float> own(values.data(), 1, 9, 2);
     adamw<simd<>> optimizer;
-    optimizer.add("table", *rows, own);
+    optimizer.add("table", *rows, own).or_throw();
     const status stopped = optimizer.step(1e-2, serially, sum_over_ranks(MPI_COMM_WORLD));
     REQUIRE_FALSE(stopped.ok());
     CHECK(stopped.failure().where == (owns ? "table" : "rows of another rank"));
     CHECK(values == std::vector<float>(9 * 2, 1.0f));
+}
+
+TEST_CASE("sharded gradients: what is wrong on one rank is told on all, and nothing is written") {
+    const int rank = rank_of(MPI_COMM_WORLD), ranks = ranks_of(MPI_COMM_WORLD);
+    struct some_rows final : row_gradients<float> {
+        std::vector<std::int32_t> ids{0, 1, 2};
+        std::size_t wide = 2;
+        std::vector<float> values{1, 2, 3};
+        [[nodiscard]] std::size_t experts() const override { return 1; }
+        [[nodiscard]] std::size_t width() const override { return wide; }
+        [[nodiscard]] std::size_t capacity() const override { return ids.size(); }
+        [[nodiscard]] std::size_t size() const override { return ids.size(); }
+        [[nodiscard]] std::int32_t id(std::size_t n) const override { return ids[n]; }
+        [[nodiscard]] const float* row(std::size_t, std::size_t) const override { return values.data(); }
+    } mine;
+    const shard_grid grid{static_cast<std::size_t>(ranks), 1};
+    const auto refused = [&](sharded_gradients& rows, errc code) {
+        const status s = rows.gather(mine);
+        REQUIRE_FALSE(s.ok());
+        CHECK(s.failure().code == code);
+        return s.failure().what;
+    };
+    // The first rank owns ids 0 to 2 of 40, whatever the number of ranks.
+    auto rows = sharded_gradients::of(MPI_COMM_WORLD, grid, {40, 2, 1}, 2).or_throw();
+    CHECK(refused(*rows, errc::size).find("is 2; 3 ids have come") != std::string::npos);
+    if (rank == ranks - 1) mine.ids[2] = 40;
+    CHECK(refused(*rows, errc::token_id).find("id 40 outside the 40 rows") != std::string::npos);
+    mine.ids[2] = 1;
+    if (rank == 0) mine.wide = 3;
+    CHECK(refused(*rows, errc::shape).find("rows of 3 numbers; the table is of 1 and 2") !=
+          std::string::npos);
+    std::vector<float> values(40 * 2, 1.0f);
+    train_detail::rows_in_memory<float> narrow(values.data(), 1, 40, 1);
+    adamw<simd<>> optimizer;
+    CHECK(optimizer.add("table", *rows, narrow).failure().code == errc::shape);
 }
 
 int main(int argc, char** argv) {

@@ -1,5 +1,6 @@
 // A table in a file learns as one in memory does, to the bit, and goes back to its last commit.
 #include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/train/adamw.hpp>
 #include <tiffin/train/simd.hpp>
@@ -58,7 +59,7 @@ struct learner {
             .add("", *layer, memory,
                  [&](std::string_view name) { return path.empty() || name != table_name; })
             .or_throw();
-        if (stored) optimizer.add(table_name, stored->gradients_of(*layer, table_name), *stored);
+        if (stored) optimizer.add("", *layer, table_name, *stored).or_throw();
     }
     void learn() {
         tiffin_test::random_numbers random(static_cast<std::uint32_t>(100 + step++));
@@ -128,7 +129,8 @@ TEST_CASE("stored table: a run that ends goes on from its last commit, to the bi
     learner second(path, true);
     REQUIRE(second.stored->rows().unfinished());
     CHECK_FALSE(second.stored->fetch(std::vector<std::int32_t>{1}).ok());
-    REQUIRE(second.stored->rows().roll_back().ok());
+    CHECK(second.stored->resume(7).failure().code == errc::file);
+    REQUIRE(second.stored->resume(1).ok());
     second.gate = gate;  // the same memory: the layer reads it where it lies
     second.down = down;
     std::size_t at = 0;
@@ -146,6 +148,74 @@ TEST_CASE("stored table: a run that ends goes on from its last commit, to the bi
     }
     CHECK(second.table() == whole.table());
     CHECK(second.gate == whole.gate);
+}
+
+TEST_CASE("stored table: a run that ends between its checkpoint and its commit goes on from the checkpoint") {
+    const tiffin_test::scratch_folder folder;
+    const std::string path = (folder / "rows").string();
+    std::vector<float> rows;
+    std::uint64_t checkpoint = 0;
+    {
+        learner first(path);
+        for (int i = 0; i < 4; ++i) first.learn();
+        REQUIRE(first.stored->rows().commit().ok());
+        for (int i = 0; i < 3; ++i) first.learn();
+        checkpoint = first.stored->next_commit();
+        rows = first.table();
+    }
+    learner second(path, true);
+    REQUIRE(second.stored->rows().unfinished());
+    REQUIRE(second.stored->resume(checkpoint).ok());
+    CHECK(second.table() == rows);
+    CHECK(second.stored->resume(checkpoint).ok());  // there already
+}
+
+TEST_CASE("stored table: gradients of other rows than were fetched are refused, and of pools") {
+    const tiffin_test::scratch_folder folder;
+    learner one((folder / "rows").string());
+    const std::vector<float> x(tokens * d, 1.0f);
+    std::vector<float> y(tokens * d);
+    std::vector<std::int32_t> ids(tokens, 3);
+    REQUIRE(one.stored->fetch(ids).ok());
+    const auto forward = [&](std::span<const std::int32_t> read) {
+        return one.layer->try_forward(x, {.token_ids = read, .gathered = one.stored->gathered()}, y);
+    };
+    CHECK(forward({}).failure().code == errc::size);
+    ids[1] = static_cast<std::int32_t>(vocab);
+    CHECK(forward(ids).failure().code == errc::token_id);
+    ids[1] = 4;  // not fetched
+    REQUIRE(forward(ids).ok());
+    one.layer->backward(x);
+    const std::vector<float> before = one.down;
+    const status stopped = one.optimizer.step(1e-2);
+    REQUIRE_FALSE(stopped.ok());
+    CHECK(stopped.failure().code == errc::token_id);
+    CHECK(stopped.failure().what.find("id 4") != std::string::npos);
+    CHECK(one.down == before);
+    CHECK(one.optimizer.add("", *one.layer, "down_proj.weight", *one.stored).failure().code ==
+          errc::missing_tensor);
+
+    mort<swiglu> block;
+    block.modulator.num_layers = 2;
+    std::vector<float> numbers(8 * 64 * 64);
+    weights given;
+    for (const auto& [name, t] :
+         tensors_needed(block, {.d_model = d, .d_ff = f, .vocab = vocab, .experts = 3}))
+        given.add(name, numbers.data(), t.shape);
+    const auto layer = prepare_training(block, given, simd<>{}, {.tokens = tokens});
+    const status refused = one.optimizer.add("", layer, "modulators.weight", *one.stored);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == errc::shape);
+    CHECK(refused.failure().what.find("3 experts' rows of 8") != std::string::npos);
+
+    weights narrow;
+    std::vector<float> numbers_of(d * f);
+    narrow.add("gate_proj.weight", numbers_of.data(), {f, d})
+        .add("down_proj.weight", numbers_of.data(), {d, f});
+    narrow.add_gathered(table_name, dtype::bf16, {vocab, f});
+    const auto made = try_prepare_training<stem>(narrow, simd<>{}, {.tokens = tokens});
+    REQUIRE_FALSE(made.ok());
+    CHECK(made.failure().code == errc::dtype);
 }
 
 TEST_CASE("stored table: what is wrong is told") {

@@ -1,5 +1,6 @@
 // What a layer that learns promises beside right gradients (train.named and its like): what is refused, what is kept,
 // what is frozen, rows of ids over several calls, delays, the logits of a router.
+#include <tiffin/block/branch.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
@@ -85,6 +86,56 @@ TEST_CASE("training: what is frozen has no gradient, and the others have the sam
     const auto ours = part.gradients()[0], theirs = gradient_of(whole, "stem_embed.weight");
     for (std::size_t i = 0; i < part.ids().size(); ++i)
         for (std::size_t j = 0; j < f; ++j) CHECK(ours.row(0, i)[j] == theirs.row(0, i)[j]);
+}
+
+TEST_CASE("training: ids take no room where no table is trained") {
+    const tensor_set all = tensors_for<stem>();
+    training_options<float> options{.tokens = 4, .table_rows = 2};
+    options.trains = [](std::string_view name) { return name == "down_proj.weight"; };
+    auto layer = prepare_training<stem>(all.given(), simd<>{}, options);
+    const std::vector<float> x = random_rows(4, d, 1);
+    const std::vector<std::int32_t> ids{1, 2, 3, 4};
+    std::vector<float> y(4 * d), dx(4 * d);
+    CHECK(layer.try_forward(x, {.token_ids = ids}, y).ok());
+    CHECK(layer.try_backward(x, {.x = {dx.data(), 4, d}}).ok());
+    CHECK(layer.ids().size() == 0);
+}
+
+TEST_CASE("training: gradients that were cleared are those of the next forward") {
+    const tensor_set all = tensors_for<stem>();
+    auto layer = prepare_training<stem>(all.given(), simd<>{}, {.tokens = 4});
+    const std::vector<float> x = random_rows(4, d, 1), dy = random_rows(4, d, 2);
+    const std::vector<std::int32_t> ids{1, 2, 3, 4}, others{5, 6, 7, 8};
+    std::vector<float> y(4 * d);
+    layer.forward(x, {.token_ids = ids}, y);
+    layer.clear_gradients();
+    refused(layer.try_backward(dy), errc::empty, "backward", "no forward before it");
+    layer.forward(x, {.token_ids = others}, y);
+    for (std::size_t i = 0; i < 4; ++i)
+        for (const float g : gradient_of(layer, "stem_embed.weight").row(0, layer.ids().slot(i)))
+            CHECK(g == 0.0f);
+}
+
+// A norm of length has no derivative at a row of zeros, which is where a table or a model may begin.
+TEST_CASE_TEMPLATE("training: a row of zeros has finite gradients", Backend, simd<>, reference<>) {
+    using number = training_number<Backend>;
+    using block = tiffin_test::mort_of_three<mlp>;
+    tensor_set all = tensors_for<block>();
+    all.fill("modulators.weight", 0.0f);
+    auto layer = prepare_training<block>(all.given(), Backend{}, {.tokens = 4});
+    std::vector<number> x(4 * d, number(1)), y(4 * d), dx(4 * d), dy(4 * d, number(1));
+    std::fill_n(x.begin(), d, number(0));
+    const std::vector<std::int32_t> ids{1, 2, 3, 4};
+    layer.forward(x, {.token_ids = ids}, y);
+    layer.backward(dy, {.x = {dx.data(), 4, d}});
+    for (const number v : dx) CHECK(std::isfinite(v));
+    for (const auto& g : layer.gradients())
+        for (std::size_t i = 0; g.data != nullptr && i < g.shape.elements(); ++i)
+            CHECK_MESSAGE(std::isfinite(g.data[i]), g.name);
+    const auto rows = gradient_of(layer, "modulators.weight");
+    for (std::size_t e = 0; e < layer.experts(); ++e)
+        for (std::size_t i = 0; i < 4; ++i)
+            for (const number v : rows.row(e, i)) CHECK(std::isfinite(v));
 }
 
 TEST_CASE("training: gradients are added up in memory of the caller's, rows by id over all calls") {
@@ -315,6 +366,40 @@ TEST_CASE("training: what is wrong is found before anything is written") {
     CHECK(dx == std::vector<float>(4 * d, 6.0f));
     for (const auto& g : layer.gradients())
         for (std::size_t i = 0; g.data != nullptr && i < g.shape.elements(); ++i) CHECK(g.data[i] == 0.0f);
+}
+
+TEST_CASE("training: what is written lies apart from what backward reads") {
+    const tensor_set all = tensors_for<tiffin_test::mort_of_three<mlp>>();
+    auto layer = prepare_training<tiffin_test::mort_of_three<mlp>>(all.given(), simd<>{}, {.tokens = 4});
+    REQUIRE(layer.needs().residual == false);
+    const std::vector<float> x = random_rows(4, d, 1);
+    const std::vector<std::int32_t> ids{1, 2, 3, 4};
+    std::vector<float> y(4 * d), dx(4 * d), wide(8 * d);
+    const std::size_t E = layer.experts();
+    const matrix_view<float> logits_in_y(y.data(), 4, E);
+    refused(layer.try_forward(x, {.token_ids = ids, .logits = logits_in_y}, y), errc::overlap, "y",
+            "overlaps logits");
+    std::vector<float> in(x);
+    refused(layer.try_forward(in, {.token_ids = ids, .logits = {in.data(), 4, E}}, y), errc::overlap,
+            "logits", "overlaps x");
+    layer.forward(in, {.token_ids = ids}, y);
+    refused(layer.try_backward(y, {.x = {in.data(), 4, d}}), errc::overlap, "dx", "overlaps x");
+    refused(layer.try_backward(y, {.x = {y.data(), 4, d}}), errc::overlap, "dx", "overlaps dy");
+    refused(layer.try_backward(y, {.x = {dx.data(), 4, d}, .logits = {dx.data(), 4, E}}), errc::overlap, "dx",
+            "overlaps d_logits");
+
+    using reads_residual = branch<rms, mlp>;
+    const tensor_set few = tensors_for<reads_residual>();
+    auto other = prepare_training<reads_residual>(few.given(), simd<>{}, {.tokens = 4});
+    REQUIRE(other.needs().residual);
+    std::vector<float> residual(x);
+    const matrix_view<const float> given(residual.data(), 4, d);
+    refused(other.try_forward(x, {.token_ids = ids, .residual = given}, residual), errc::overlap, "y",
+            "overlaps residual");
+    other.forward(x, {.token_ids = ids, .residual = given}, y);
+    const matrix_view<float> both(dx.data(), 4, d), kept(residual.data(), 4, d);
+    refused(other.try_backward(y, {.x = both, .residual = both}), errc::overlap, "dx", "overlaps d_residual");
+    refused(other.try_backward(y, {.residual = kept}), errc::overlap, "d_residual", "overlaps residual");
 }
 
 TEST_CASE("training: tensors in other formats, and memory that fits no tensor") {

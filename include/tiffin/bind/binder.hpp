@@ -151,7 +151,8 @@ private:
         const bool pool = t.kind == tensor_kind::pool;
         if (given.gathered != 0)
             needs_.gathered.push_back({t.name, given.gathered,
-                                       pool ? given.shape[0] * given.shape[2] : given.shape[1], given.type});
+                                       pool ? given.shape[0] * given.shape[2] : given.shape[1], given.type,
+                                       pool ? given.shape[1] : given.shape[0]});
         else if (pool)
             needs_.tables.push_back({t.name, given.shape[1]});
         else if (t.kind == tensor_kind::table || t.kind == tensor_kind::route_map)

@@ -36,6 +36,7 @@ struct gathered_table {
     std::size_t number;  // from 1 on, as added
     std::size_t width;
     dtype type;
+    std::size_t vocab;  // rows of the whole table
 };
 
 // What a layer's calls are held against.

@@ -10,8 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -25,13 +28,14 @@ TIFFIN_BEGIN
 //     auto rows = sharded_gradients::of(comm, {ranks, 1}, {vocab, width}, most_ids).or_throw();
 //     optimizer.add("stem_embed.weight", *rows, own_rows);          // ids and experts count from this rank's first
 //     ...
-//     rows->gather(table.gradients_of(layer, ...)).or_throw();      // collective, behind backward
+//     rows->gather(layer, "stem_embed.weight").or_throw();          // collective, behind backward
 //     add_over_ranks(comm, layer).or_throw();                       // dense gradients
 //     optimizer.step(rate, execute, sum_over_ranks(comm));
 //
 // Numerics: rows of one id are added up in the order of the ranks, so that each number of ranks has sums of its own.
 // Errors: errc::option where the grid has not as many blocks as there are ranks; errc::size for more than INT_MAX bytes
-//   per row; errc::file for errors of MPI. Failures of one rank reach all.
+//   per row, and for more ids than `most_ids`; errc::shape, token_id for gradients of another table; errc::file for errors
+//   of MPI. Failures of one rank reach all.
 // Cost: an exchange of counts and one of rows, those alone that a token has read. Memory for what is sent and received.
 // Source: MoRT, Appendix B.
 class sharded_gradients final : public row_gradients<float> {
@@ -59,8 +63,18 @@ public:
         return made;
     }
 
-    // Collective. Takes the gradients of this rank's tokens; afterwards this has those of this rank's rows.
+    // Collective. Takes the layer's gradients of its table `tensor`; afterwards this has those of this rank's rows.
+    // Errors: errc::missing_tensor where the layer trains no such table.
+    status gather(const trainable_layer<float>& layer, std::string_view tensor) {
+        for (const auto& g : layer.gradients())
+            if (g.name == tensor && g.rows != nullptr)
+                return gather(train_detail::layer_row_gradients<float>(layer, *g.rows));
+        return detail::agreed(own_.get(), failure(errc::missing_tensor, std::string(tensor),
+                                                  "is no table or pool that the layer trains"));
+    }
+    // Collective. The same, of this rank's tokens' gradients.
     status gather(const row_gradients<float>& from) {
+        if (status s = detail::agreed(own_.get(), check(from)); !s) return s;
         detail::rank_counts sent(static_cast<std::size_t>(ranks_)), received(sent);
         const auto each = [&](const auto& use) {
             for (std::size_t n = 0; n < from.size(); ++n)
@@ -93,7 +107,12 @@ public:
             !s)
             return s;
         add_up(count, record);
-        return {};
+        status s;
+        if (size() > capacity()) {
+            s = failure(errc::size, "most_ids", "is ", most_ids_, "; ", size(), " ids have come");
+            ids_.clear();
+        }
+        return detail::agreed(own_.get(), s);
     }
 
     [[nodiscard]] std::size_t experts() const override { return experts_at(rank_).count; }
@@ -115,6 +134,16 @@ private:
     static constexpr std::size_t none = ~std::size_t{0};
 
     sharded_gradients() = default;
+    [[nodiscard]] status check(const row_gradients<float>& from) const {
+        if (from.experts() != sizes_.experts || from.width() != sizes_.width)
+            return failure(errc::shape, "gradients", "are of ", from.experts(), " experts' rows of ",
+                           from.width(), " numbers; the table is of ", sizes_.experts, " and ", sizes_.width);
+        for (std::size_t n = 0; n < from.size(); ++n)
+            if (from.id(n) < 0 || static_cast<std::size_t>(from.id(n)) >= sizes_.rows)
+                return failure(errc::token_id, "gradients", "have id ", from.id(n), " outside the ",
+                               sizes_.rows, " rows of the table");
+        return {};
+    }
     [[nodiscard]] shard_range experts_at(int rank) const {
         return sizes_.experts == 1 ? shard_range{0, 1} : grid_.experts_at(rank, sizes_.experts);
     }
@@ -168,7 +197,8 @@ private:
     std::vector<float> rows_;
 };
 
-// Collective. Adds the layer's dense gradients up over the ranks, which all have the sums then.
+// Collective. Adds the layer's dense gradients up over the ranks, which all have the sums then. Rows of ids are
+// left to sharded_gradients: a table that every rank has whole would learn apart on each.
 inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer) {
     for (const auto& g : layer.gradients()) {
         constexpr std::size_t piece = std::size_t{1} << 28;
@@ -184,11 +214,11 @@ inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer)
     return {};
 }
 
-// For adamw::step(). Collective.
+// For adamw::step(). Collective. NaN, which stops the step, where MPI fails.
 inline auto sum_over_ranks(MPI_Comm comm) {
     return [comm](double x) {
-        MPI_Allreduce(MPI_IN_PLACE, &x, 1, MPI_DOUBLE, MPI_SUM, comm);
-        return x;
+        const int code = MPI_Allreduce(MPI_IN_PLACE, &x, 1, MPI_DOUBLE, MPI_SUM, comm);
+        return code == MPI_SUCCESS ? x : std::numeric_limits<double>::quiet_NaN();
     };
 }
 

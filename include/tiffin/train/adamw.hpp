@@ -8,7 +8,6 @@
 #include <tiffin/train/learning_rows.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,10 +57,29 @@ public:
     }
     // Rows that lie elsewhere than in memory as a whole, and go back there after step(): see stored_table. No part of
     // visit_state(). `gradients` and `rows` must outlive the optimizer.
-    void add(std::string name, const row_gradients<number>& gradients, learning_rows<number>& rows) {
+    // Errors: errc::shape where they are not as many experts, or not as wide.
+    status add(std::string name, const row_gradients<number>& gradients, learning_rows<number>& rows) {
+        if (gradients.experts() != rows.experts() || gradients.width() != rows.width())
+            return failure(errc::shape, name, "has gradients of ", gradients.experts(), " experts' rows of ",
+                           gradients.width(), " numbers; the rows that learn are of ", rows.experts(),
+                           " and ", rows.width());
         tensors_.push_back({std::move(name), {}, true, nullptr, nullptr, {}, {}, {}, {}, &rows});
         tensors_.back().from = &gradients;
         make_room(pieces_of(gradients.capacity(), row_piece));
+        return {};
+    }
+    // The same, with the layer's own gradients of the table `tensor`. Errors: errc::missing_tensor where it trains none.
+    status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view tensor,
+               learning_rows<number>& rows) {
+        for (const auto& g : layer.gradients()) {
+            if (g.name != tensor || g.rows == nullptr) continue;
+            auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
+            if (status s = add(prefix + std::string(tensor), *from, rows); !s) return s;
+            tensors_.back().own_gradients = std::move(from);
+            return {};
+        }
+        return failure(errc::missing_tensor, prefix + std::string(tensor),
+                       "is no table or pool that the layer trains");
     }
     // All that the layer trains, or those that `takes` says; their values are called as in the layer, behind `prefix`.
     // Errors: errc::missing_tensor, errc::shape; nothing is added then.
@@ -88,7 +106,7 @@ public:
             auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
             auto rows = std::make_unique<train_detail::rows_in_memory<number>>(
                 at.data, from->experts(), at.shape[at.shape.rank() - 2], from->width());
-            add(at.name, *from, *rows);
+            if (status s = add(at.name, *from, *rows); !s) return s;
             tensor& made = tensors_.back();
             made.sizes = at.shape;
             made.own_gradients = std::move(from);
@@ -99,8 +117,9 @@ public:
 
     // One step on the gradients that are there, which stay. Where rows are sharded over ranks, over_ranks(x) is the sum of
     // x over them, for the norm; dense gradients are then the same on all ranks.
-    // Errors: errc::value, with the tensor's name, where a gradient is NaN or infinite, or where its square is; nothing
-    //   is changed then.
+    // Errors: errc::value, with the tensor's name, where a gradient is NaN or infinite, or where its square is;
+    //   errc::token_id for an id whose row is not there, errc::size for more ids than gradients had room for. Nothing is
+    //   changed then.
     status step(double rate, executor_ref execute = serially,
                 const std::function<double(double)>& over_ranks = {});
 
@@ -146,6 +165,16 @@ private:
         return t.rows != nullptr ? pieces_of(t.from->size(), row_piece)
                                  : pieces_of(t.sizes.elements(), dense_piece);
     }
+    static status check_rows(const tensor& t) {
+        if (t.from->size() > t.from->capacity())
+            return failure(errc::size, t.name, "has gradients of ", t.from->size(), " ids; ",
+                           t.from->capacity(), " are the most that were announced");
+        for (std::size_t n = 0; n < t.from->size(); ++n)
+            if (!t.rows->has(t.from->id(n)))
+                return failure(errc::token_id, t.name, "has a gradient of id ", t.from->id(n),
+                               ", whose row is not there");
+        return {};
+    }
     void make_room(std::size_t pieces) {
         pieces_ += pieces;
         piece_sums_.resize(pieces_);
@@ -187,43 +216,6 @@ private:
     std::uint64_t steps_ = 0;
 };
 
-template <trains Backend>
-status adamw<Backend>::step(double rate, executor_ref execute,
-                            const std::function<double(double)>& over_ranks) {
-    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
-        double sum = 0;
-        in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
-            sum += train_detail::squares<machine>(g, count);
-        });
-        piece_sums_[at] = sum;
-    });
-    double here = 0, elsewhere = 0;  // of tensors that are whole here; of rows that may be a part
-    std::size_t at = 0;
-    const tensor* wrong = nullptr;
-    for (const tensor& t : tensors_) {
-        double own = 0;
-        for (std::size_t n = pieces_of(t); n > 0; --n) own += piece_sums_[at++];
-        if (!std::isfinite(own) && wrong == nullptr) wrong = &t;
-        (t.rows != nullptr && t.own_rows == nullptr ? elsewhere : here) += own;
-    }
-    const double sum = here + (over_ranks ? over_ranks(elsewhere) : elsewhere);
-    if (!std::isfinite(sum))
-        return failure(errc::value, wrong != nullptr ? wrong->name : "rows of another rank",
-                       "has a gradient that is not finite, or whose square is not, in step ", steps_ + 1);
-    norm_ = std::sqrt(sum);
-    ++steps_;
-    const double clipped = options_.clip > 0 && norm_ > options_.clip ? options_.clip / norm_ : 1;
-    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
-        in_piece(t, i, [&](const number* g, std::size_t count, const auto& numbers) {
-            const learning_row<number> row = numbers();
-            const std::uint64_t counted =
-                row.steps == nullptr ? steps_ : static_cast<std::uint64_t>(++*row.steps);
-            train_detail::adamw_update<machine>(
-                row.values, row.first_moment, row.second_moment, g, count,
-                {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
-        });
-    });
-    return {};
-}
-
 TIFFIN_END
+
+#include <tiffin/train/adamw_step.hpp>

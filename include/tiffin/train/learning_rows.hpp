@@ -37,6 +37,10 @@ template <class Number>
 class learning_rows {
 public:
     virtual ~learning_rows() = default;
+    [[nodiscard]] virtual std::size_t experts() const = 0;
+    [[nodiscard]] virtual std::size_t width() const = 0;
+    // Whether at() may be called with this id.
+    [[nodiscard]] virtual bool has(std::int32_t id) const = 0;
     [[nodiscard]] virtual learning_row<Number> at(std::size_t expert, std::int32_t id) = 0;
 };
 
@@ -69,11 +73,17 @@ class rows_in_memory final : public learning_rows<Number> {
 public:
     rows_in_memory(Number* values, std::size_t experts, std::size_t vocab, std::size_t width)
         : values_(values),
+          experts_(experts),
           vocab_(vocab),
           width_(width),
           first(experts * vocab * width),
           second(experts * vocab * width),
           steps(experts * vocab) {}
+    [[nodiscard]] std::size_t experts() const override { return experts_; }
+    [[nodiscard]] std::size_t width() const override { return width_; }
+    [[nodiscard]] bool has(std::int32_t id) const override {
+        return id >= 0 && static_cast<std::size_t>(id) < vocab_;
+    }
     [[nodiscard]] learning_row<Number> at(std::size_t expert, std::int32_t id) override {
         const std::size_t row = expert * vocab_ + static_cast<std::size_t>(id), begin = row * width_;
         return {values_ + begin, first.data() + begin, second.data() + begin, steps.data() + row};
@@ -81,7 +91,7 @@ public:
 
 private:
     Number* values_;
-    std::size_t vocab_, width_;
+    std::size_t experts_, vocab_, width_;
 
 public:
     std::vector<Number> first, second;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/train/trainable_layer.hpp>
+#include <tiffin/train/training_checks.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -9,22 +10,6 @@
 #include <span>
 
 TIFFIN_BEGIN
-
-namespace train_detail {
-
-template <class T>
-status check_adjacent(const matrix_view<T>& given, const char* name) {
-    if (given.stride == given.cols || given.rows < 2) return {};
-    return failure(errc::size, name, "has a row stride of ", given.stride, " for rows of ", given.cols,
-                   " numbers; in training rows are adjacent");
-}
-template <class T>
-status check_rows(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width) {
-    if (status s = detail::check_matrix(given, name, rows, width); !s) return s;
-    return check_adjacent(given, name);
-}
-
-}  // namespace train_detail
 
 template <class Number>
 status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x,
@@ -36,9 +21,10 @@ status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x
     if (y.rows != n) return failure(errc::size, "y", "has ", y.rows, " rows for the ", n, " tokens of x");
     if (status s = train_detail::check_adjacent(x, "x"); !s) return s;
     if (status s = train_detail::check_adjacent(y, "y"); !s) return s;
-    if (detail::matrices_overlap(x, y))
-        return failure(errc::overlap, "y", "overlaps x, which backward reads again");
     if (status s = detail::check_ids_given(needs_, in.token_ids.size(), n); !s) return s;
+    if (in.token_ids.size() != n && !needs_.gathered.empty())
+        return failure(errc::size, "token_ids", "has ", in.token_ids.size(), " ids for the ", n,
+                       " tokens of x; gradients of gathered rows are rows of ids");
     if (status s = detail::check_routes_given(needs_, in.routes.size(), n); !s) return s;
     if (in.logits.data != nullptr)
         if (status s = train_detail::check_rows(in.logits, "logits", n, experts_); !s) return s;
@@ -48,18 +34,32 @@ status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x
         if (status s = train_detail::check_rows(in.per_layer_input, "per_layer_input", n, needs_.given_width);
             !s)
             return s;
+    if (status s = train_detail::check_apart({{"y", train_detail::bytes_of(y)},
+                                              {"logits", train_detail::bytes_of(in.logits)},
+                                              {"routes", train_detail::bytes_of(in.routes)}},
+                                             {{"x", train_detail::bytes_of(x)},
+                                              {"residual", train_detail::bytes_of(in.residual)},
+                                              {"per_layer_input", train_detail::bytes_of(in.per_layer_input)},
+                                              {"token_ids", train_detail::bytes_of(in.token_ids)}});
+        !s)
+        return s;
     if (needs_.delay != 0) {
         if (in.carried == nullptr)
             return failure(errc::size, "carried", "missing; a delayed block needs carried_rows(",
                            needs_.delay, ", tokens, d_model)");
         if (status s = in.carried->check(needs_.delay, n, needs_.d_model); !s) return s;
     }
-    for (const table_size& table : needs_.tables)
+    const auto check_ids = [&](const auto& table) -> status {
         for (std::size_t i = 0; i < in.token_ids.size(); ++i)
             if (in.token_ids[i] < 0 || static_cast<std::size_t>(in.token_ids[i]) >= table.vocab)
                 return failure(errc::token_id, table.name, "token_ids[", i, "] = ", in.token_ids[i],
                                " lies outside its ", table.vocab, " rows");
+        return {};
+    };
+    for (const table_size& table : needs_.tables)
+        if (status s = check_ids(table); !s) return s;
     for (const gathered_table& table : needs_.gathered) {
+        if (status s = check_ids(table); !s) return s;
         if (status s = detail::check_gathered_form(table, in.gathered, n); !s) return s;
         const gathered_rows& rows = in.gathered[table.number - 1];
         if (status s = detail::check_gathered_index(table, rows); !s) return s;
@@ -80,16 +80,24 @@ status trainable_layer<Number>::check_backward(const matrix_view<const Number>& 
     const auto check = [&](const auto& m, const char* name, std::size_t width) -> status {
         if (m.data == nullptr) return {};
         if (width == 0) return failure(errc::size, name, "is asked for, and the block reads no such rows");
-        if (status s = train_detail::check_rows(m, name, n, width); !s) return s;
-        if (detail::matrices_overlap(m, dy) || detail::matrices_overlap(m, x_))
-            return failure(errc::overlap, name, "overlaps dy or x, which backward reads");
-        return {};
+        return train_detail::check_rows(m, name, n, width);
     };
     if (status s = check(to.x, "dx", needs_.d_model); !s) return s;
     if (status s = check(to.residual, "d_residual", needs_.residual ? needs_.d_model : 0); !s) return s;
     if (status s = check(to.per_layer_input, "d_per_layer_input", needs_.given_width); !s) return s;
     if (to.logits.data != nullptr)
         if (status s = train_detail::check_rows(to.logits, "d_logits", n, experts_); !s) return s;
+    if (status s =
+            train_detail::check_apart({{"dx", train_detail::bytes_of(to.x)},
+                                       {"d_residual", train_detail::bytes_of(to.residual)},
+                                       {"d_per_layer_input", train_detail::bytes_of(to.per_layer_input)}},
+                                      {{"d_logits", train_detail::bytes_of(to.logits)},
+                                       {"dy", train_detail::bytes_of(dy)},
+                                       {"x", train_detail::bytes_of(x_)},
+                                       {"residual", train_detail::bytes_of(inputs_.residual)},
+                                       {"per_layer_input", train_detail::bytes_of(inputs_.per_layer_input)}});
+        !s)
+        return s;
     if (needs_.delay != 0) {
         if (to.carried == nullptr)
             return failure(errc::size, "carried",
@@ -132,7 +140,7 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
     if (!out) return out.failure();
     if (status s = check_forward(*in, inputs, *out); !s) return s;
     if (status s = check_memory(memory); !s) return s;
-    if (!touched_.take(inputs.token_ids, slots_.data()))
+    if (trains_rows_ && !touched_.take(inputs.token_ids, slots_.data()))
         return failure(errc::size, "token_ids", "brings more ids than the ", touched_.capacity(),
                        " that the tables' gradients have rows for (training_options::table_rows)");
     std::copy(inputs.token_ids.begin(), inputs.token_ids.end(), ids_.begin());

@@ -13,9 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,15 +25,17 @@ TIFFIN_BEGIN
 //     weights.add_gathered("stem_embed.weight", tiffin::dtype::f32, {vocab, width});
 //     auto layer = tiffin::prepare_training<tiffin::stem>(weights, tiffin::simd{}, {.tokens = 512});
 //     tiffin::adamw<tiffin::simd<>> optimizer;
-//     optimizer.add("stem_embed.weight", table.gradients_of(layer, "stem_embed.weight"), table);
+//     optimizer.add("", layer, "stem_embed.weight", table).or_throw();
 //     ...
 //     table.fetch(ids);                                       // of the step
 //     layer.forward(x, {.token_ids = ids, .gathered = table.gathered()}, y);
 //     layer.backward(dy);
 //     optimizer.step(rate);
-//     table.put_back();                                       // and commit() with each checkpoint
+//     table.put_back();
+//     // With each checkpoint: next_commit() is written into it, and once it has its name the rows are committed.
+//     table.rows().commit();
 //
-// A run that ends at any moment finds its rows as they were at the last commit: see writable_rows, roll_back().
+// A run that ends at any moment goes back, by resume(), to the rows of the checkpoint that it finds.
 // Errors: those of writable_rows. Threads: one call at a time; at() from several.
 // Cost: memory for the rows of a step; a read and a write of each.
 class stored_table final : public learning_rows<float> {
@@ -66,7 +66,7 @@ public:
     }
 
     [[nodiscard]] std::size_t vocab() const noexcept { return rows_.rows(); }
-    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+    [[nodiscard]] std::size_t width() const noexcept override { return width_; }
     // For unfinished(), roll_back(), commit().
     [[nodiscard]] writable_rows& rows() noexcept { return rows_; }
 
@@ -91,15 +91,24 @@ public:
     // Writes what fetch() read, as the optimizer left it.
     status put_back(executor_ref execute = serially) { return rows_.write(ids_, memory_.data(), execute); }
 
-    // The layer's gradients of this table, for adamw::add(). Precondition: the layer trains a table of this name.
-    [[nodiscard]] const row_gradients<float>& gradients_of(const trainable_layer<float>& layer,
-                                                           std::string_view name) {
-        for (const auto& g : layer.gradients())
-            if (g.name == name)
-                gradients_ = std::make_unique<train_detail::layer_row_gradients<float>>(layer, *g.rows);
-        return *gradients_;
+    // The number of the commit that follows a checkpoint which is about to be written.
+    [[nodiscard]] std::uint64_t next_commit() const noexcept { return rows_.commits() + 1; }
+    // Goes to the rows of the checkpoint that was written with this next_commit(): back to the last commit, or, where
+    // the run ended between its checkpoint and its commit, on to it.
+    // Errors: errc::file where the file is neither there nor one commit before.
+    status resume(std::uint64_t commit) {
+        const std::uint64_t now = rows_.commits();
+        if (commit == now) return rows_.unfinished() ? rows_.roll_back() : status{};
+        if (commit == now + 1) return rows_.keep_changes();
+        return failure(errc::file, "commit", "of the checkpoint is ", commit, "; the rows are at ", now);
     }
-    // Precondition: the last fetch() had this id.
+
+    [[nodiscard]] std::size_t experts() const override { return 1; }
+    // Whether the last fetch() had this id.
+    [[nodiscard]] bool has(std::int32_t id) const override {
+        return std::binary_search(ids_.begin(), ids_.end(), id);
+    }
+    // Precondition: has(id).
     [[nodiscard]] learning_row<float> at(std::size_t, std::int32_t id) override {
         auto* const row = reinterpret_cast<float*>(memory_.data() + place_of(id) * rows_.row_bytes());
         return {row, row + width_, row + 2 * width_, reinterpret_cast<std::int32_t*>(row + 3 * width_)};
@@ -117,7 +126,6 @@ private:
     std::vector<std::int32_t> ids_, index_;  // ascending; of each token
     aligned_buffer memory_;
     gathered_rows view_;
-    std::unique_ptr<row_gradients<float>> gradients_;
 };
 
 TIFFIN_END

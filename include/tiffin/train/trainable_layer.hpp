@@ -69,6 +69,8 @@ public:
           touched_(options.table_rows != 0 ? options.table_rows : options.tokens, options.tokens),
           ids_(options.tokens),
           slots_(options.tokens) {
+        for (const auto& p : *parameters_)
+            if (p.gradient != nullptr && train_detail::has_rows_of_ids(p.kind)) trains_rows_ = true;
         if (keeps_ == activations::kept)
             kept_ = aligned_buffer(kept_bytes(tokens_));
         else if (needs_.delay != 0)
@@ -137,23 +139,25 @@ public:
             }
         return all;
     }
-    // The ids that the tables' gradients have rows for, ascending, and the slot of each.
+    // The ids that the tables' gradients have rows for, ascending, and the slot of each; none where no table is trained.
     [[nodiscard]] const train_detail::touched_ids& ids() const noexcept {
         return touched_;
     }
-    // Sets all gradients to 0, and forgets the ids.
+    // Sets all gradients to 0, and forgets the ids: backward() is refused until the next forward().
     void clear_gradients() noexcept {
         for (auto& p : *parameters_) {
             if (p.gradient == nullptr) continue;
-            const std::size_t rows = touched_.size() * p.width();
-            for (std::size_t e = 0; train_detail::has_rows_of_ids(p.kind) && e < p.experts(); ++e) {
-                std::fill_n(p.row_gradient(e, 0), rows, Number(0));
+            if (!train_detail::has_rows_of_ids(p.kind)) {
+                std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
+                continue;
+            }
+            for (std::size_t e = 0; e < p.experts(); ++e) {
+                std::fill_n(p.row_gradient(e, 0), touched_.size() * p.width(), Number(0));
                 std::fill_n(p.read.data() + e * p.slots, touched_.size(), std::uint8_t{0});
             }
-            if (!train_detail::has_rows_of_ids(p.kind))
-                std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
         }
         touched_.clear();
+        is_forward_done_ = false;
     }
 
 private:
@@ -178,6 +182,7 @@ private:
     std::size_t tokens_;
     std::size_t workers_;
     std::size_t experts_;
+    bool trains_rows_ = false;  // of ids
     train_detail::touched_ids touched_;
     std::vector<std::int32_t> ids_;
     std::vector<std::uint32_t> slots_;

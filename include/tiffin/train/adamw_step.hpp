@@ -1,0 +1,61 @@
+// A step of AdamW: what is wrong with the gradients, their norm, and the update.
+#pragma once
+
+#include <tiffin/train/adamw.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+TIFFIN_BEGIN
+
+template <trains Backend>
+status adamw<Backend>::step(double rate, executor_ref execute,
+                            const std::function<double(double)>& over_ranks) {
+    // What is wrong here stops the other ranks too, which wait in over_ranks().
+    status wrong_rows;
+    for (const tensor& t : tensors_)
+        if (t.rows != nullptr && wrong_rows.ok()) wrong_rows = check_rows(t);
+    if (!wrong_rows) {
+        if (over_ranks) static_cast<void>(over_ranks(std::numeric_limits<double>::quiet_NaN()));
+        return wrong_rows;
+    }
+    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
+        double sum = 0;
+        in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
+            sum += train_detail::squares<machine>(g, count);
+        });
+        piece_sums_[at] = sum;
+    });
+    double here = 0, elsewhere = 0;  // of tensors that are whole here; of rows that may be a part
+    std::size_t at = 0;
+    const tensor* wrong = nullptr;
+    for (const tensor& t : tensors_) {
+        double own = 0;
+        for (std::size_t n = pieces_of(t); n > 0; --n) own += piece_sums_[at++];
+        if (!std::isfinite(own) && wrong == nullptr) wrong = &t;
+        (t.rows != nullptr && t.own_rows == nullptr ? elsewhere : here) += own;
+    }
+    const double sum = here + (over_ranks ? over_ranks(elsewhere) : elsewhere);
+    if (!std::isfinite(sum))
+        return failure(errc::value, wrong != nullptr ? wrong->name : "rows of another rank",
+                       "has a gradient that is not finite, or whose square is not, in step ", steps_ + 1);
+    norm_ = std::sqrt(sum);
+    ++steps_;
+    const double clipped = options_.clip > 0 && norm_ > options_.clip ? options_.clip / norm_ : 1;
+    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
+        in_piece(t, i, [&](const number* g, std::size_t count, const auto& numbers) {
+            const learning_row<number> row = numbers();
+            const std::uint64_t counted =
+                row.steps == nullptr ? steps_ : static_cast<std::uint64_t>(++*row.steps);
+            train_detail::adamw_update<machine>(
+                row.values, row.first_moment, row.second_moment, g, count,
+                {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
+        });
+    });
+    return {};
+}
+
+TIFFIN_END
