@@ -44,7 +44,8 @@ struct spread {
 spread spread_of(const std::vector<double>& values);
 // Half the 95 % interval of a mean (Student's t); NaN of a single value.
 double half_interval(const spread& of);
-// The least difference of means that a test at 5 % finds with a chance of 80 %: 1.4 times that, roughly.
+// The least mean that a test at 5 % would find to differ from 0 with a chance of 80 %; NaN of a single value.
+double least_seen(const spread& of);
 std::string text_of(double value, int digits = 4);
 std::string text_of(const spread& of, int digits = 4);
 
@@ -59,8 +60,9 @@ struct trained {
     [[nodiscard]] std::vector<double> losses() const;
 };
 std::vector<trained> train_all(lab& in, const std::vector<variant>& variants);
-// Held-out losses beside those of the first, paired by seed; curves of the loss by tokens.
-claim_table compare(const std::vector<trained>& all);
+// Held-out losses; what `against[i]` names of them is taken from i's, by seed (empty: the first from each other one);
+// curves of the loss by tokens.
+claim_table compare(const std::vector<trained>& all, std::vector<std::size_t> against = {});
 
 // Each in the file that its subject names.
 claim_table folds_change_nothing(lab&);

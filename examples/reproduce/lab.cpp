@@ -5,6 +5,7 @@
 #include <tiffin/io/safetensors.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -84,9 +85,15 @@ void lab::train(finished_run& made, const fs::path& folder) {
     const fs::path log = folder / "held_out.csv";
     auto run = std::make_unique<training_run>(made.options, text_.tokenizer, execute_);
     if (fs::exists(made.checkpoint)) {
-        if (read_head(made.checkpoint).text_hash != text_hash_)
+        const checkpoint_head head = read_head(made.checkpoint);
+        if (head.text_hash != text_hash_)
             throw std::runtime_error(made.checkpoint.string() +
                                      ": learns from another text; name another --out");
+        const auto asked_for = made.options.as_texts();
+        for (const auto& [key, value] : head.options.as_texts())
+            if (value != asked_for.at(key))
+                throw std::runtime_error(made.checkpoint.string() + ": was trained with " + key + " " +
+                                         value + ", not " + asked_for.at(key) + "; name another --out");
         run->load(made.checkpoint);
     }
     made.flops = run->model().flops();
@@ -97,11 +104,14 @@ void lab::train(finished_run& made, const fs::path& folder) {
     });
     text_batches batches(text_.learnt, made.options.context, made.options.seed);
     const std::size_t every = std::max<std::size_t>(made.options.steps / 10, 1);
+    // The curve first: what it has more than the checkpoint is left out when they are read.
     const auto save = [&] {
-        std::ofstream to(log);
+        const fs::path unfinished = log.string() + ".new";
+        std::ofstream to(unfinished);
         to.precision(17);
         for (const auto& [tokens, loss] : made.curve) to << tokens << ',' << loss << '\n';
-        if (!to.flush()) throw std::runtime_error(log.string() + " cannot be written");
+        if (!to.flush()) throw std::runtime_error(unfinished.string() + " cannot be written");
+        fs::rename(unfinished, log);
         run->save(made.checkpoint, text_hash_);
     };
     const auto begin = std::chrono::steady_clock::now();
@@ -119,7 +129,11 @@ void lab::train(finished_run& made, const fs::path& folder) {
         bar.show(static_cast<double>(done) / static_cast<double>(made.options.steps), line);
         const bool last = done == made.options.steps;
         if (last || done % every == 0) {
-            made.curve.emplace_back(static_cast<double>(done * run->tokens_per_step()), judge(*run));
+            const double held_out = judge(*run);
+            if (!std::isfinite(held_out))
+                throw std::runtime_error(made.name + ": the held-out loss is " + std::to_string(held_out) +
+                                         " behind step " + std::to_string(done));
+            made.curve.emplace_back(static_cast<double>(done * run->tokens_per_step()), held_out);
             save();
         }
         if (is_asked_to_stop() && !last) {

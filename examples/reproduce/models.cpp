@@ -8,7 +8,10 @@
 #include "claims.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
 
@@ -94,29 +97,36 @@ claim_table residual_variance(lab& in) {
                                          o.scale = whole;  // the same as leaving the divisor out
                                      }}});
     claim_table made;
+    const std::size_t layers = in.base().layers;
     made.columns = {"FFN", "held-out loss"};
-    for (std::size_t i = 0; i < in.base().layers; ++i)
-        made.columns.push_back("before layer " + std::to_string(i));
-    for (const trained& one : all) {
-        std::vector<std::vector<double>> by_layer(in.base().layers);
-        for (const finished_run* run : one.runs) {
-            const auto model = in.open(*run);
-            look(in, *model);
-            for (std::size_t i = 0; i < by_layer.size(); ++i)
-                by_layer[i].push_back(variance_of(*model->model().rows_of(i).residual));
+    for (std::size_t i = 0; i < layers; ++i) made.columns.push_back("before layer " + std::to_string(i));
+    made.columns.emplace_back("behind the last");
+    for (const trained& one : all)
+        for (const bool is_start : {true, false}) {
+            std::vector<std::vector<double>> by_layer(layers + 1);
+            for (const finished_run* run : one.runs) {
+                const auto model =
+                    is_start ? std::make_unique<training_run>(run->options, in.text().tokenizer, in.execute())
+                             : in.open(*run);
+                look(in, *model);
+                for (std::size_t i = 0; i < layers; ++i)
+                    by_layer[i].push_back(variance_of(*model->model().rows_of(i).residual));
+                by_layer[layers].push_back(variance_of(model->model().last_rows()));
+            }
+            const std::string name = one.name + (is_start ? ", at the start" : "");
+            std::vector<std::string> row{name, is_start ? "" : text_of(spread_of(one.losses()))};
+            claim_table::curve curve{name, {}};
+            for (std::size_t i = 0; i < by_layer.size(); ++i) {
+                const spread s = spread_of(by_layer[i]);
+                row.push_back(text_of(s, 4));
+                curve.points.push_back({static_cast<double>(i), s.mean, s.deviation});
+            }
+            made.rows.push_back(std::move(row));
+            made.curves.push_back(std::move(curve));
         }
-        std::vector<std::string> row{one.name, text_of(spread_of(one.losses()))};
-        claim_table::curve curve{one.name, {}};
-        for (std::size_t i = 0; i < by_layer.size(); ++i) {
-            const spread s = spread_of(by_layer[i]);
-            row.push_back(text_of(s, 3));
-            curve.points.push_back({static_cast<double>(i), s.mean, s.deviation});
-        }
-        made.rows.push_back(std::move(row));
-        made.curves.push_back(std::move(curve));
-    }
-    made.x_axis = "layer";
-    made.y_axis = "mean square of the residual stream before it";
+    made.x_axis = "layers behind it";
+    made.y_axis = "mean square of the residual stream";
+    made.remarks.emplace_back("Mean squares over a batch of held-out text.");
     made.remarks.push_back(
         "Without: the scale s of the pool starts at sqrt(2 N_l) in place of 1, which is the formula "
         "without the divisor at the start; s learns in both.");
@@ -127,8 +137,14 @@ claim_table router_balance(lab& in) {
     claim_table made;
     made.columns = {"FFN",           "balance loss", "held-out loss", "entropy, share of log E",
                     "busiest share", "even share"};
+    std::string remark =
+        "Selections over a batch of held-out text, means over the layers. Weights: Switch's of "
+        "MoE and StructMoE " +
+        text_of(in.base().balance, 3) + ", MoRT's own " + text_of(in.base().mort_balance, 5) +
+        ". Losses with less those without:";
     for (const auto& [name, kind] :
-         {std::pair{"MoE, 2 of 4", "moe"}, std::pair{"StructMoE", "structmoe"}, std::pair{"MoRT", "mort"}})
+         {std::pair{"MoE, 2 of 4", "moe"}, std::pair{"StructMoE", "structmoe"}, std::pair{"MoRT", "mort"}}) {
+        std::vector<double> apart;
         for (const bool balanced : {false, true}) {
             const std::string which = kind;
             std::vector<double> losses, entropy, busiest;
@@ -139,6 +155,10 @@ claim_table router_balance(lab& in) {
                     if (!balanced) o.balance = o.mort_balance = 0;
                 });
                 losses.push_back(run.loss);
+                if (balanced)
+                    apart[seed - 1] += run.loss;
+                else
+                    apart.push_back(-run.loss);
                 const auto model = in.open(run);
                 look(in, *model);
                 double mean_entropy = 0, mean_busiest = 0;
@@ -159,10 +179,12 @@ claim_table router_balance(lab& in) {
                                  text_of(spread_of(entropy), 3), text_of(spread_of(busiest), 3),
                                  text_of(even, 3)});
         }
-    made.remarks.push_back(
-        "Selections over a batch of held-out text, means over the layers. Both losses have weight: "
-        "Switch's " +
-        text_of(in.base().balance, 3) + ", MoRT's " + text_of(in.base().mort_balance, 5) + ".");
+        const spread of = spread_of(apart);
+        remark +=
+            std::string(" ") + name + " " + text_of(of.mean) + " +- " + text_of(half_interval(of)) + ";";
+    }
+    remark.back() = '.';
+    made.remarks.push_back(remark + " (95 % intervals, paired by seed.)");
     return made;
 }
 
@@ -183,42 +205,65 @@ claim_table angular_spread(lab& in) {
         }
         made.rows.push_back({name, text_of(spread_of(mean), 3), text_of(spread_of(deviation), 3),
                              text_of(spread_of(low), 3) + " to " + text_of(spread_of(high), 3)});
+        return mean;
     };
-    // The rows of the ids that the held-out text has, so that both sides have as many tokens behind them.
-    std::set<std::int32_t> ids(in.text().held_out.begin(), in.text().held_out.end());
     const std::size_t layer = in.base().layers / 2, width = in.base().d_ff;
     const std::string at = "layers." + std::to_string(layer) + ".ffn.";
-    std::vector<std::vector<float>> trained_rows, first_rows, products;
+    // One occurrence of each id in a batch of the held-out text: both sides have the same tokens.
+    std::map<std::int32_t, std::size_t> places;
+    const std::size_t looked_at = in.base().batch * in.base().context;
+    for (std::size_t t = 0; t < looked_at; ++t) places.emplace(in.text().held_out[t], t);
+    const auto table_rows = [&](training_run& run) {
+        const auto* const table =
+            static_cast<const float*>(run.model().numbers().behind(at).find("stem_embed.weight")->data);
+        std::vector<float> rows;
+        for (const auto& [id, place] : places) {
+            const float* const row = table + static_cast<std::size_t>(id) * width;
+            rows.insert(rows.end(), row, row + width);
+        }
+        return rows;
+    };
+    const auto products = [&](training_run& run) {
+        look(in, run);
+        const row_matrix& all = *run.model().rows_of(layer).ffn_input;
+        row_matrix x(as_index(places.size()), all.cols());
+        Eigen::Index row = 0;
+        for (const auto& [id, place] : places) x.row(row++) = all.row(as_index(place));
+        const auto* const up =
+            static_cast<const float*>(run.model().numbers().behind(at).find("up_proj.weight")->data);
+        const row_matrix y = x * Eigen::Map<const row_matrix>(up, as_index(width), x.cols()).transpose();
+        return std::vector<float>(y.data(), y.data() + y.size());
+    };
+    std::array<std::vector<std::vector<float>>, 4> rows;
     for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
         const finished_run& stem = in.run(seed, [](run_options& o) { with_kind(o, "stem"); });
         const finished_run& dense = in.run(seed, [](run_options& o) { with_kind(o, "swiglu"); });
-        const auto rows_of = [&](training_run& run) {
-            const auto* const table =
-                static_cast<const float*>(run.model().numbers().behind(at).find("stem_embed.weight")->data);
-            std::vector<float> rows;
-            for (const std::int32_t id : ids) {
-                const float* const row = table + static_cast<std::size_t>(id) * width;
-                rows.insert(rows.end(), row, row + width);
-            }
-            return rows;
+        const auto at_start = [&](const finished_run& run) {
+            return training_run(run.options, in.text().tokenizer, in.execute());
         };
-        trained_rows.push_back(rows_of(*in.open(stem)));
-        training_run start(stem.options, in.text().tokenizer, in.execute());
-        first_rows.push_back(rows_of(start));
-        const auto model = in.open(dense);
-        look(in, *model);
-        const row_matrix& x = *model->model().rows_of(layer).ffn_input;
-        const auto* const up =
-            static_cast<const float*>(model->model().numbers().behind(at).find("up_proj.weight")->data);
-        const Eigen::Map<const row_matrix> w(up, as_index(width), x.cols());
-        const row_matrix y = x * w.transpose();
-        products.emplace_back(y.data(), y.data() + y.size());
+        training_run first_stem = at_start(stem), first_dense = at_start(dense);
+        rows[0].push_back(table_rows(first_stem));
+        rows[1].push_back(table_rows(*in.open(stem)));
+        rows[2].push_back(products(first_dense));
+        rows[3].push_back(products(*in.open(dense)));
     }
-    told("STEM's table, trained", trained_rows, width);
-    told("STEM's table, at the start", first_rows, width);
-    told("x W_u^T of SwiGLU, trained", products, width);
-    made.remarks.push_back("Cosines of 20000 pairs of rows of layer " + std::to_string(layer) +
-                           "; a spread around 0 is what the paper calls large.");
+    const auto start = told("STEM's table, at the start", rows[0], width);
+    const auto trained_table = told("STEM's table, trained", rows[1], width);
+    told("x W_u^T of SwiGLU, at the start", rows[2], width);
+    const auto trained_products = told("x W_u^T of SwiGLU, trained", rows[3], width);
+    const auto apart = [](const std::vector<double>& a, const std::vector<double>& b) {
+        std::vector<double> differences;
+        for (std::size_t i = 0; i < a.size(); ++i) differences.push_back(a[i] - b[i]);
+        const spread of = spread_of(differences);
+        return text_of(of.mean, 3) + " +- " + text_of(half_interval(of), 3);
+    };
+    made.remarks.push_back("Mean cosine of the trained table less that of the trained products: " +
+                           apart(trained_table, trained_products) + ", less its own at the start: " +
+                           apart(trained_table, start) + " (95 % intervals, paired by seed).");
+    made.remarks.push_back(
+        "Cosines of 20000 pairs of rows of layer " + std::to_string(layer) + ", of the " +
+        std::to_string(places.size()) +
+        " ids of a batch of held-out text; a spread around 0 is what the paper calls large.");
     return made;
 }
 

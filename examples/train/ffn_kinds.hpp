@@ -37,6 +37,8 @@ struct ffn_kind {
         prepare;
     bool reads_embedding = false;  // its `word_embed.weight` is the model's own token embedding
     std::size_t delay = 0;         // layers
+    // Its router is balanced over sigmoids, as MoRT's paper has it; else over softmax, as Switch Transformer's.
+    bool has_mort_balance = false;
 };
 
 using file_options = std::map<std::string, std::string>;

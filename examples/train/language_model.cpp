@@ -38,7 +38,7 @@ language_model::language_model(const model_sizes& sizes, std::size_t rows,
       trains_(std::move(trains)),
       learns_embedding_(learns("embedding.weight")),
       learns_below_(learns_embedding_),
-      router_loss_(router),
+      router_(router),
       attention_(sizes.attention, sizes.context, sizes.rope_base),
       carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
       d_carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
@@ -123,6 +123,9 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     made.routes.resize(rows_ * made.ffn->choices());
     made.logits = rows_of(made.ffn->experts());
     made.d_logits = made.logits;
+    tiffin::router_loss_weights losses = router_;
+    (block.has_mort_balance ? losses.switch_balance : losses.mort_balance) = 0;
+    made.router_loss.emplace(losses);
 }
 
 void language_model::add_tensors() {
@@ -286,9 +289,9 @@ double language_model::balance(std::size_t rows) {
     for (auto& l : layers_) {
         if (l->routes.empty()) continue;
         l->d_logits.topRows(as_index(rows)).setZero();
-        sum += router_loss_(tiffin::matrix_view<const float>(view(l->logits, rows)),
-                            std::span(std::as_const(l->routes)).first(rows * l->ffn->choices()),
-                            view(l->d_logits, rows))
+        sum += (*l->router_loss)(tiffin::matrix_view<const float>(view(l->logits, rows)),
+                                 std::span(std::as_const(l->routes)).first(rows * l->ffn->choices()),
+                                 view(l->d_logits, rows))
                    .or_throw();
         ++routers;
     }

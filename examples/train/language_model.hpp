@@ -51,7 +51,8 @@ struct step_losses {
 
 class language_model {
 public:
-    // `rows`: tokens of a batch at most. Weights are zero until initialise() or until they are read.
+    // `rows`: tokens of a batch at most. `router`: of its balance losses, a layer takes the one that its kind has.
+    // Weights are zero until initialise() or until they are read.
     // `trains`: whether a tensor of numbers() learns; empty: all do. Throws what is wrong with the sizes.
     language_model(const model_sizes& sizes, std::size_t rows, const tiffin::router_loss_weights& router,
                    tiffin::executor_ref execute, std::function<bool(std::string_view name)> trains = {});
@@ -74,6 +75,8 @@ public:
         std::size_t choices, experts;
     };
     [[nodiscard]] layer_rows rows_of(std::size_t i) const;
+    // The residual stream behind the last layer.
+    [[nodiscard]] const row_matrix& last_rows() const { return h_; }
     // From now on the FFNs of `layers` read these ids in place of the text's: a knowledge edit. Empty: the text's again.
     void edit(std::vector<std::int32_t> ids, std::vector<bool> layers);
 
@@ -99,6 +102,7 @@ private:
         tiffin::trainable_layer<float> qkv, output;
         std::optional<tiffin::trainable_layer<float>> norm, ffn;
         bool kind_reads_embedding = false;
+        std::optional<tiffin::router_loss> router_loss;
         row_matrix h, qkv_rows, mixed, middle, normed;  // as backward reads them
         row_matrix logits, d_logits;                    // of a router
         std::vector<tiffin::choice<float>> routes;
@@ -130,7 +134,7 @@ private:
     tiffin::executor_ref execute_;
     std::function<bool(std::string_view)> trains_;
     bool learns_embedding_, learns_below_;  // that; anything that the first block's gradient goes through
-    tiffin::router_loss router_loss_;
+    tiffin::router_loss_weights router_;
     parameters numbers_;
     tiffin::aligned_buffer embedding_gradient_;
     std::vector<std::unique_ptr<layer>> layers_;

@@ -39,6 +39,7 @@ ffn_kind delayed_kind(const char* name) {
         },
         nullptr);
     made.delay = Layers;
+    made.has_mort_balance = true;
     return made;
 }
 
@@ -90,6 +91,8 @@ std::vector<ffn_kind> modulated_kinds() {
                                 {"branch.1.folded", "true"}};
         });
     meki_kind.flops = meki_folded_kind.flops;  // as it runs: its table is folded
+    ffn_kind mort_kind = modulated_kind("mort", made_mort, mort_options);
+    mort_kind.has_mort_balance = true;
     return {modulated_kind(
                 "retoken", [](const ffn_sizes&) { return retoken<swiglu>{}; },
                 [](const ffn_sizes&) {
@@ -100,7 +103,7 @@ std::vector<ffn_kind> modulated_kinds() {
                 [](const ffn_sizes&) {
                     return file_options{{"block", "retoken"}, {"base.block", "glu"}, {"folded", "true"}};
                 }),
-            modulated_kind("mort", made_mort, mort_options),
+            mort_kind,
             delayed_kind<1>("mort_delay1"),
             delayed_kind<2>("mort_delay2"),
             meki_kind,

@@ -68,17 +68,17 @@ public:
         make_room(pieces_of(gradients.capacity(), row_piece));
         return {};
     }
-    // The same, with the layer's own gradients of the table `tensor`. Errors: errc::missing_tensor where it trains none.
-    status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view tensor,
+    // The same, with the layer's own gradients of the table `table`. Errors: errc::missing_tensor where it trains none.
+    status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view table,
                learning_rows<number>& rows) {
         for (const auto& g : layer.gradients()) {
-            if (g.name != tensor || g.rows == nullptr) continue;
+            if (g.name != table || g.rows == nullptr) continue;
             auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
-            if (status s = add(prefix + std::string(tensor), *from, rows); !s) return s;
+            if (status s = add(prefix + std::string(table), *from, rows); !s) return s;
             tensors_.back().own_gradients = std::move(from);
             return {};
         }
-        return failure(errc::missing_tensor, prefix + std::string(tensor),
+        return failure(errc::missing_tensor, prefix + std::string(table),
                        "is no table or pool that the layer trains");
     }
     // All that the layer trains, or those that `takes` says; their values are called as in the layer, behind `prefix`.
