@@ -18,7 +18,8 @@
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
 # DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
-# LEARNS    the same compositions, their gradients, unoptimised: train.<thing>.
+# LEARNS    the same compositions, their gradients, unoptimised: train.<thing>, in the form `full`. LEARNS_SMALL: in
+#           the other forms too; these have every part that memory is handed between.
 # OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
 # HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
 # NVCC_ONLY not on the emulated device.
@@ -63,7 +64,7 @@ tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
-             HEAVY LEARNS ARM O3_GNU DEVICE NVCC_LONG
+             HEAVY LEARNS_SMALL ARM O3_GNU DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp engine/target.hpp engine/steps.hpp engine/view.hpp
                    cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/numbers.hpp cpu/output.hpp cpu/host.hpp)
@@ -82,14 +83,14 @@ tiffin_suite(engine/conformance_sources
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             HEAVY LEARNS O1 DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             HEAVY LEARNS_SMALL O1 DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
              HEAVY LEARNS O1 DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
                    block/modulated.hpp block/on_residual.hpp block/parallel.hpp engine/chain.hpp)
 tiffin_suite(engine/conformance_routed
-             HEAVY LEARNS O1 THREADS DEVICE NVCC_LONG
+             HEAVY LEARNS_SMALL O1 THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
                    cpu/mixture.hpp cpu/router.hpp)
 
