@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <type_traits>
@@ -44,6 +45,19 @@ model_sizes run_options::sizes(std::size_t tokens) const {
     positive("heads", heads);
     positive("context", context);
     positive("batch", batch);
+    positive("steps", steps);
+    const auto at_most = [](const char* name, double value, double most) {
+        if (!(value >= 0 && value <= most))
+            throw std::invalid_argument(std::string("--") + name + " is " + std::to_string(value) +
+                                        "; it is no number from 0 " +
+                                        (most == 1 ? std::string("to 1") : std::string("on")));
+    };
+    constexpr double any = std::numeric_limits<double>::max();
+    at_most("rate", rate, any);
+    at_most("last", last, 1);
+    at_most("warm-up", warm_up, 1);
+    at_most("decay", decay, any);
+    at_most("clip", clip, any);
     if (d_model % heads != 0)
         throw std::invalid_argument("--d-model " + std::to_string(d_model) + " is no multiple of --heads " +
                                     std::to_string(heads));
@@ -85,14 +99,13 @@ run_options run_options::from_texts(const std::map<std::string, std::string>& te
     run_options made;
     made.visit([&](const char* name, auto& value) {
         const auto at = texts.find(name);
-        if (at == texts.end()) throw std::runtime_error(std::string("the checkpoint does not tell ") + name);
+        if (at == texts.end()) throw std::runtime_error(std::string("does not tell ") + name);
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>) {
             value = at->second;
         } else {
             std::istringstream text(at->second);
             if (!(text >> value) || !text.eof())
-                throw std::runtime_error("the checkpoint says that " + std::string(name) + " is '" +
-                                         at->second + "'");
+                throw std::runtime_error("says that " + std::string(name) + " is '" + at->second + "'");
         }
     });
     return made;

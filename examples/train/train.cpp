@@ -128,6 +128,12 @@ void train(const arguments& given) {
     std::optional<checkpoint_head> before;
     if (args.resume) {
         before = read_head(checkpoint);
+        // What is said on the command line is what the checkpoint says too, or is not taken for said.
+        const auto usual = preset_of(args.preset).as_texts(), its = before->options.as_texts();
+        for (const auto& [key, value] : args.run.as_texts())
+            if (value != usual.at(key) && value != its.at(key))
+                throw std::invalid_argument("--" + key + " " + value + " with --resume: " +
+                                            checkpoint.string() + " began with " + its.at(key));
         args.run = before->options;
     } else if (!args.out.empty() && fs::exists(checkpoint)) {
         throw std::invalid_argument(checkpoint.string() +
@@ -185,6 +191,10 @@ void train(const arguments& given) {
         const double speed = static_cast<double>((done - first) * run.tokens_per_step()) / seconds;
         const bool last = done == args.run.steps, judged = last || done % args.judge_every == 0;
         const double held_out = judged ? run.judge(text.held_out, args.held_out_tokens) : 0;
+        if (!std::isfinite(held_out))
+            throw std::runtime_error("the held-out loss is not finite behind step " + std::to_string(done) +
+                                     ": " + std::to_string(held_out) +
+                                     "; the last checkpoint stays as it is");
         char line[160];
         std::snprintf(
             line, sizeof line, "step %llu of %zu, loss %.3f, %.0f tokens/s, %s left",
@@ -193,12 +203,13 @@ void train(const arguments& given) {
             time_of(seconds / static_cast<double>(done - first) * static_cast<double>(args.run.steps - done))
                 .c_str());
         bar.show(static_cast<double>(done) / static_cast<double>(args.run.steps), line);
-        if (log) {
+        if (log.is_open()) {
             log << done << ',' << done * run.tokens_per_step() << ',' << losses.prediction << ','
                 << losses.router << ',' << run.gradient_norm() << ',' << args.run.learning_rate().at(done - 1)
                 << ',';
             if (judged) log << held_out;
             log << std::endl;
+            if (!log) throw std::runtime_error((args.out / "log.csv").string() + " cannot be written");
         }
         if (judged) {
             bar.clear();

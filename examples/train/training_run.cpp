@@ -40,7 +40,11 @@ checkpoint_head read_head(const std::filesystem::path& path) {
     if (const auto at = texts.find("form"); at == texts.end() || at->second != form)
         refuse(path, std::string("is no checkpoint of this program (form '") + form + "')");
     checkpoint_head head;
-    head.options = run_options::from_texts(texts);
+    try {
+        head.options = run_options::from_texts(texts);
+    } catch (const std::runtime_error& e) {
+        refuse(path, e.what());
+    }
     head.step = number_in(texts, "step", path);
     head.text_hash = number_in(texts, "text", path);
     const tiffin::tensor_view* const merges = file.tensors().find("tokenizer.merges");
@@ -117,7 +121,8 @@ step_losses training_run::step(text_batches& text) {
     model_.clear_gradients();
     const step_losses losses = model_.learn(ids_, targets_);
     if (!std::isfinite(losses.prediction + losses.router))
-        throw std::runtime_error("the loss is not finite" + at);
+        throw std::runtime_error("the loss is not finite" + at + ": " + std::to_string(losses.prediction) +
+                                 ", that of routers " + std::to_string(losses.router));
     if (const tiffin::status s = optimizer_.step(rate_.at(done_), execute_); !s)
         throw std::runtime_error(s.failure().message());
     ++done_;

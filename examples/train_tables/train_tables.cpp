@@ -223,6 +223,9 @@ std::string run(const arguments& args) {
         return "--context " + std::to_string(context) + " is beyond the model's " +
                std::to_string(file.count("context_length"));
     model_tail tail(file, ffns, args.tail, team);  // what is wrong is told before texts are read
+    if (words.size() > tail.layers().sizes().ffn.vocabulary)
+        return args.model + ": has " + std::to_string(words.size()) + " tokens and but " +
+               std::to_string(tail.layers().sizes().ffn.vocabulary) + " rows of token_embd.weight";
 
     split_corpus parts = split(read_shown(args.text), args.held_out);
     prepared_text learnt = sequences_of("learnt", std::move(parts.learnt), words, args.tokens, context);

@@ -131,12 +131,12 @@ class Runs(unittest.TestCase):
         self.train("bad", "--steps", "4")
         self.refused(self.train("bad", "--steps", "4", ok=False), "is there: go on with --resume")
         (self.text / "more.txt").write_text("other words than those before, " * 20)
-        self.refused(self.train("bad", "--resume", ok=False), "began with another text")
+        self.refused(self.train("bad", "--resume", "--steps", "4", ok=False), "began with another text")
         (self.text / "more.txt").unlink()
         whole = self.checkpoint("bad").read_bytes()
         for torn in (b"", whole[:7], whole[:200], whole[:-1]):
             self.checkpoint("bad").write_bytes(torn)
-            self.refused(self.train("bad", "--resume", ok=False), "checkpoint.safetensors")
+            self.refused(self.train("bad", "--resume", "--steps", "4", ok=False), "checkpoint.safetensors")
             self.refused(run(GENERATE, self.checkpoint("bad"), "x"), "checkpoint.safetensors")
         # Of another shape: a metadata entry says another width.
         length = struct.unpack("<Q", whole[:8])[0]
@@ -144,7 +144,14 @@ class Runs(unittest.TestCase):
         header["__metadata__"]["d-ff"] = "25"
         text = json.dumps(header).encode()
         self.checkpoint("bad").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
-        self.refused(self.train("bad", "--resume", ok=False), "gate_proj.weight", "(24, 16)", "(25, 16)")
+        self.refused(run(GENERATE, self.checkpoint("bad"), "x"), "gate_proj.weight", "(24, 16)", "(25, 16)")
+        self.refused(self.train("bad", "--resume", "--steps", "4", ok=False), "--d-ff 24 with --resume", "began with 25")
+
+    def test_options_that_make_no_run(self):
+        for words, part in ((["--steps", "0"], "--steps is 0"), (["--rate", "-1"], "--rate is -1"),
+                            (["--rate", "nan"], "--rate is nan"), (["--warm-up", "1.5"], "from 0 to 1"),
+                            (["--layers", "0"], "--layers is 0"), (["--heads", "3"], "no multiple of --heads 3")):
+            self.refused(self.train("none", *words, ok=False), part)
 
     def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(self):
         done = self.train("wild", "--rate", "1e30", "--warm-up", "0", "--clip", "0", "--schedule", "constant",
