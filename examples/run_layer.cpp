@@ -20,10 +20,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -198,7 +200,11 @@ std::string check_gradients(const arguments& args) {
                                      std::pair{"OUTPUT", &args.output}})
         if (std::string wrong = overwritten(name, *path, args.gradients, "GRADIENTS"); !wrong.empty())
             return wrong;
-    if (args.output == args.gradients) return "GRADIENTS and OUTPUT are both " + args.output;
+    std::error_code error;
+    if (std::filesystem::weakly_canonical(args.output, error) ==
+        std::filesystem::weakly_canonical(args.gradients, error))
+        return "GRADIENTS " + args.gradients + " and OUTPUT " + args.output + " are one file";
+    if (args.exact_activations) return "--f32-activations: gradients are of products of f32 anyway";
     return "";
 }
 

@@ -24,8 +24,9 @@ constexpr std::array<const char*, 16> values{{"arrow", "bear", "crown", "dog", "
                                               "wolf"}};  // of different letters
 
 constexpr std::size_t most_tokens = 3;  // of a name that is asked about
+constexpr std::size_t longer = 5;  // than the runs of other claims: each fact is told some dozens of times
 
-// 200 names that are in no dictionary, of two to four syllables.
+// 200 names that are in no dictionary, of one to three syllables.
 std::vector<fact> invented() {
     static constexpr std::array<const char*, 12> syllables{
         {"zor", "vel", "qua", "mib", "tor", "lun", "gri", "pax", "dro", "fen", "hul", "sye"}};
@@ -34,7 +35,7 @@ std::vector<fact> invented() {
     std::vector<fact> all;
     while (all.size() < 200) {
         std::string name;
-        for (std::size_t n = 2 + all.size() % 3; n > 0; --n)
+        for (std::size_t n = all.size() < syllables.size() ? 1 : all.size() < 150 ? 2 : 3; n > 0; --n)
             name += syllables[random.below(syllables.size())];
         name[0] = static_cast<char>(name[0] - 'a' + 'A');
         if (names.insert(name).second) all.push_back({" " + name, random.below(values.size())});
@@ -188,14 +189,18 @@ claim_table knowledge_edits(lab& in) {
     const std::size_t layers = in.base().layers;
     claim_table made;
     made.columns = {"scheme", "pairs"};
-    for (std::size_t k = 0; k <= layers; ++k) made.columns.push_back(std::to_string(k) + " layers");
+    for (std::size_t k = 0; k <= layers; ++k)
+        made.columns.push_back(std::to_string(k) + (k == 1 ? " layer" : " layers"));
     std::vector<std::vector<std::vector<double>>> flips(schemes.size(),
                                                         std::vector<std::vector<double>>(layers + 1));
     std::vector<std::size_t> pairs(schemes.size());
     std::vector<double> known;
     std::array<std::size_t, 4> lengths{};
     for (std::size_t seed = 1; seed <= in.seeds(); ++seed) {
-        const finished_run& run = told.run(seed, [](run_options& o) { o.ffn = "stem"; });
+        const finished_run& run = told.run(seed, [](run_options& o) {
+            o.ffn = "stem";
+            o.steps *= longer;
+        });
         const auto opened = told.open(run);
         asked model(*opened, told.text().tokenizer, facts);
         std::vector<std::size_t> right;

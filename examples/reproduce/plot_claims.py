@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Pictures of the curves that `reproduce` wrote: claim.<n>.<name>.csv becomes claim.<n>.<name>.png beside it.
+"""Pictures of the curves that `reproduce` wrote: claim.<n>.<name>.csv becomes claim.<n>.<name>.png beside it. With PAGE,
+all tables and pictures there are as one page of Markdown, the pictures in the folder figures beside it.
 
-    plot_claims.py FOLDER
+    plot_claims.py FOLDER [PAGE]
 """
 import csv
 import pathlib
 import sys
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__.strip())
+def draw(files, folder):
     try:
         import matplotlib
     except ImportError:
@@ -18,9 +17,6 @@ def main():
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    files = sorted(pathlib.Path(sys.argv[1]).glob("claim.*.csv"))
-    if not files:
-        sys.exit(f"{sys.argv[1]} has no claim.<n>.<name>.csv")
     for path in files:
         with path.open() as table:
             rows = list(csv.reader(table))
@@ -39,9 +35,36 @@ def main():
         axes.set_ylabel(head[2])
         axes.legend()
         axes.grid(alpha=0.3)
-        figure.savefig(path.with_suffix(".png"), dpi=120)
+        to = folder / path.with_suffix(".png").name
+        figure.savefig(to, dpi=90)
         pyplot.close(figure)
-        print(path.with_suffix(".png"))
+        print(to)
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__.strip())
+    of = pathlib.Path(sys.argv[1])
+    files = sorted(of.glob("claim.*.csv"))
+    tables = sorted(of.glob("claim.*.md"), key=lambda path: int(path.name.split(".")[1]))
+    if not tables:
+        sys.exit(f"{of} has no claim.<n>.<name>.md")
+    page = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else None
+    figures = page.parent / "figures" if page else of
+    figures.mkdir(exist_ok=True)
+    draw(files, figures)
+    if page is None:
+        return
+    # What is written above the first of them by hand is kept.
+    kept = page.read_text().partition("\n## ")[0] if page.exists() else "# The papers' claims, in miniature"
+    text = kept.rstrip() + "\n\n"
+    for table in tables:
+        text += table.read_text()
+        if table.with_suffix(".csv") in files:
+            text += f"\n![{table.stem}](figures/{table.stem}.png)\n"
+        text += "\n"
+    page.write_text(text.rstrip() + "\n")
+    print(page)
 
 
 main()

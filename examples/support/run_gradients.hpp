@@ -55,7 +55,11 @@ public:
             return s.failure().message();
         }
         std::filesystem::rename(beside, gradients_path, error);
-        return error ? gradients_path.string() + ": " + error.message() : "";
+        if (!error) return "";
+        std::error_code ignored;
+        std::filesystem::remove(beside, ignored);
+        std::filesystem::remove(output_path, ignored);
+        return gradients_path.string() + ": " + error.message();
     }
 
 private:

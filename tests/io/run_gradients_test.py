@@ -177,6 +177,19 @@ check_refused(stem, lambda t, i: t.update({"down_proj.weight": (t["down_proj.wei
               "layer.safetensors", "down_proj.weight", "BF16")
 check_refused(stem, lambda t, i: None, ["--backend", "eigen"], "eigen")
 check_refused(stem, lambda t, i: None, ["--weights", "bf16"], "f32")
+check_refused(stem, lambda t, i: None, ["--f32-activations"], "--f32-activations")
+# One file, in another spelling; and with a model in the layer's place, which has no gradients.
+layer, given, output = (FOLDER / name for name in ("layer.safetensors", "input.safetensors", "y.safetensors"))
+for words, part in (([layer, given, output, "--gradients", FOLDER / "." / "y.safetensors"], "are one file"),
+                    ([layer, given, str(FOLDER) + "/./y.safetensors", "--gradients", output], "are one file"),
+                    ([layer, given, output, "--gradients", given], "GRADIENTS"),
+                    (["--model", layer, "--layer", "0", given, output, "--gradients", FOLDER / "g"], "of a layer file")):
+    done = subprocess.run([TOOL, *words], capture_output=True, text=True)
+    check(done.returncode == 1 and part in done.stderr and not output.exists(), "refused: %s" % done)
+# A gradients file that cannot be put in place leaves no output either.
+(FOLDER / "taken").mkdir()
+done = subprocess.run([TOOL, layer, given, output, "--gradients", FOLDER / "taken"], capture_output=True, text=True)
+check(done.returncode == 1 and not output.exists() and not list((FOLDER / "taken").iterdir()), "a folder: %s" % done)
 
 print("%d faults" % len(faults))
 sys.exit(1 if faults else 0)
