@@ -60,22 +60,30 @@ class Runs(unittest.TestCase):
     def test_a_run_that_is_killed_goes_on_to_the_bit(self):
         kinds = ["--ffn", "mort", "--where", "1,2", "--elsewhere", "stem"]
         self.train("whole", *kinds)
-        moments = random.Random(7)
-        first = True
+        checkpoint, moments, kills = self.checkpoint("killed"), random.Random(7), 0
+
+        def when():
+            return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
         for _ in range(60):
             words = [TRAIN, *SMALL, "--text", self.text, "--held-out", "0.2", "--out", self.at / "killed",
-                     "--save-every", "3", *([] if first else ["--resume"]), *kinds]
+                     "--save-every", "3", *(["--resume"] if checkpoint.exists() else []), *kinds]
             child = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            try:
-                child.communicate(timeout=0.05 + 0.3 * moments.random())
-                self.assertEqual(child.returncode, 0)
-                break
-            except subprocess.TimeoutExpired:
+            # Some checkpoints later, wherever it is between two of them.
+            for _ in range(moments.randint(1, 3)):
+                before = when()
+                while when() == before and child.poll() is None:
+                    time.sleep(0.001)
+            time.sleep(0.01 * moments.random())
+            if child.poll() is None:
                 child.kill()
+                kills += 1
                 child.communicate()
-            first = not self.checkpoint("killed").exists()
-        else:
-            self.train("killed", "--resume")
+                continue
+            child.communicate()
+            self.assertEqual(child.returncode, 0)
+            break
+        self.assertGreater(kills, 2)
         self.assertEqual(self.checkpoint("killed").read_bytes(), self.checkpoint("whole").read_bytes())
         self.assertEqual((self.at / "killed/log.csv").read_text(), (self.at / "whole/log.csv").read_text())
 
