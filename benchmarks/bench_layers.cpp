@@ -10,6 +10,7 @@
 #include <tiffin/cpu/simd/amx_permission.hpp>
 
 #include <benchmark/benchmark.h>
+#include <xsimd/xsimd.hpp>
 
 #include "layers/layer_subject.hpp"
 #include "layers/measuring.hpp"
@@ -123,7 +124,7 @@ void add_published_shapes() {
     add_over_base({"moe_stem", expert}, {"stem", both});
     add_over_base({"moe_stem", expert}, {"moe", expert});
 
-    for (const shape& small : {shape{960, 2560}, shape{1024, 3072}}) {
+    for (const shape& small : {shape{576, 1536}, shape{640, 2048}, shape{960, 2560}, shape{1024, 3072}}) {
         add_layers(small, {"swiglu", "stem"});
         add_peers(small);
         add_formats_compared(small);
@@ -184,6 +185,12 @@ int main(int argc, char** argv) {
     for (const shape& s : shapes) add_shape(s);
     if (shapes.empty()) add_published_shapes();
     benchmark::AddCustomContext("threads", std::to_string(options().threads));
+    benchmark::AddCustomContext("instructions", xsimd::default_arch::name());
+#if defined(__clang__)
+    benchmark::AddCustomContext("compiler", "clang " __clang_version__);
+#else
+    benchmark::AddCustomContext("compiler", "g++ " __VERSION__);
+#endif
     const machine_limits limits = meter().now();
     for (std::size_t kind = 0; kind < arithmetic_kinds; ++kind)
         benchmark::AddCustomContext(std::string("peak_gflops_") + arithmetic_names[kind],

@@ -3,26 +3,30 @@
 over another, measured in turns, and how time grows with the tokens of a call."""
 import argparse
 import json
+import pathlib
 import re
+import subprocess
 import sys
 from collections import defaultdict
 
 TIMED = re.compile(r"((?:layer|peer)/.+)/(\d+x\d+)/tokens:(\d+)/(?:real|manual)_time$")
 RATIO = re.compile(r"ratio/(.+)/over/(.+)/tokens:(\d+)/(?:real|manual)_time$")
 CURVE = re.compile(r"curve/(.+)/real_time$")
+OVERHEAD = re.compile(r"overhead/([^/]+)/(.+)/real_time$")
 
 
 class Report:
     """Medians where there are repetitions, of
         times:  {(name, shape): {tokens: (milliseconds, roofline)}}
         ratios: {(above, below): {tokens: (median, lower quartile, upper quartile)}}, names with their shapes
-        curves: {name: {counter: value}}"""
+        curves: {name: {counter: value}}
+        overheads: {(executor, name): (median, lower quartile, upper quartile)}, microseconds"""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
         self.context = report["context"]
-        self.times, self.ratios, self.curves = defaultdict(dict), defaultdict(dict), {}
+        self.times, self.ratios, self.curves, self.overheads = defaultdict(dict), defaultdict(dict), {}, {}
         runs = {}
         for one in report["benchmarks"]:
             kind = one.get("aggregate_name", "iteration")
@@ -37,6 +41,8 @@ class Report:
                 self.ratios[match[1], match[2]][int(match[3])] = (one["ratio"], one["quarter"], one["three_quarters"])
             elif match := CURVE.match(name):
                 self.curves[match[1]] = one
+            elif match := OVERHEAD.match(name):
+                self.overheads[match[1], match[2]] = (one["microseconds"], one["quarter"], one["three_quarters"])
 
     def over_fastest_peer(self, name, shape):
         """{tokens: ratio} over the fastest of the other libraries that it was held against in turns."""
@@ -56,14 +62,23 @@ def processor():
         return "unknown processor"
 
 
+def commit():
+    try:
+        return subprocess.run(["git", "describe", "--always", "--dirty"], cwd=pathlib.Path(__file__).parent, check=True,
+                              capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def machine_of(context):
     if "device" in context:
         return "%s, %.0f TFLOP/s of bf16 products, %.0f GB/s of copies" % (
             context["device"], float(context["peak_gflops"]) / 1000, float(context["read_gbs"]))
     peaks = ["%.0f of %s" % (float(context["peak_gflops_" + kind]), text) for kind, text in (
         ("f32", "f32 multiply-adds"), ("bf16_dot", "bf16 products"), ("int8_dot", "8-bit products"))]
-    return "%s, %s threads, GFLOP/s: %s; %.0f GB/s of reads" % (
-        processor(), context["threads"], ", ".join(peaks), float(context["read_gbs"]))
+    built = "".join(", " + context[key] for key in ("instructions", "compiler") if key in context)
+    return "%s, %s threads%s, commit %s, GFLOP/s: %s; %.0f GB/s of reads" % (
+        processor(), context["threads"], built, commit(), ", ".join(peaks), float(context["read_gbs"]))
 
 
 def lines_of(rows, cell):
@@ -91,6 +106,11 @@ def tables(report):
             times = ", ".join("%.3g" % one["ms_%02d" % t] for t in (1, 2, 4, 8, 16, 32))
             lines.append("| %s | %.2f | %.2f to %.2f | %.0f | %s |" % (
                 name, one["step"], one["quarter"], one["three_quarters"], one["step_from"], times))
+        lines.append("")
+    if report.overheads:
+        lines += ["## Hand-over", "", "Microseconds of a call of one token beyond its tasks: medians, and quartiles.", "",
+                  "| executor | layer | microseconds |", "|---|---|---|"]
+        lines += ["| %s | %s | %.2f (%.2f to %.2f) |" % (*key, *value) for key, value in sorted(report.overheads.items())]
         lines.append("")
     return "\n".join(lines)
 
@@ -143,8 +163,8 @@ def main():
         text = tables(report)
     except (OSError, ValueError, KeyError) as error:
         sys.exit("report.py: %s: not a report of bench_layers or bench_cuda: %s" % (args.report, error))
-    if not (report.times or report.ratios or report.curves):
-        sys.exit("report.py: %s: holds no layer, no peer, no ratio and no curve" % args.report)
+    if not (report.times or report.ratios or report.curves or report.overheads):
+        sys.exit("report.py: %s: holds no layer, no peer, no ratio, no curve and no hand-over" % args.report)
     with open(args.stem + ".md", "w", encoding="utf-8") as file:
         file.write(text)
     print("wrote " + args.stem + ".md")

@@ -20,7 +20,7 @@ void add_subject(const std::string& name, const subject_maker& maker);
 void add_ratios(const std::string& above, const std::string& below);
 
 // How a call's time grows with its tokens, from 1 to 32:
-//     curve/<name>, with ms_<T>, the median time of T tokens, and `step`, the largest median of t(T + 1) / t(T),
+//     curve/<name>, with ms_<T>, the median time of T tokens, and `step`, the smallest median of t(T + 1) / t(T),
 //     its quartiles, and `step_from`, its T.
 void add_curve(const std::string& name);
 
