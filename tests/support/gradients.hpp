@@ -262,15 +262,16 @@ inline void check_differences(const composition& what, const gradient_case& c) {
     CHECK_MESSAGE(rough * 20 <= checked, rough, " of ", checked);
 }
 
-inline void check_backends(const composition& what, const gradient_case& c) {
-    const tensor_set tensors(what.tensors, {c.sizes, {}, {}, c.biases, 9});
+// False where rounding may lead a token elsewhere with these tensors: nothing is checked then.
+inline bool check_backends_with(const composition& what, const gradient_case& c, std::uint32_t seed) {
+    const tensor_set tensors(what.tensors, {c.sizes, {}, {}, c.biases, seed});
     auto bound = what.bound(tensors.given(), {.tokens = c.tokens, .workers = 1});
     training_step<bounded_number> wanted(c.tokens, c.sizes.d_model, bound.needs(), c.sizes.vocab);
     more_precise = true;
     route_is_uncertain = false;
     wanted.run(bound);
     more_precise = false;
-    if (route_is_uncertain) return;  // rounding may lead a token elsewhere
+    if (route_is_uncertain) return false;
 
     std::vector<float> first;
     for (const std::size_t workers : {std::size_t{1}, std::size_t{2}, std::size_t{5}}) {
@@ -313,6 +314,12 @@ inline void check_backends(const composition& what, const gradient_case& c) {
         if (first.empty()) first = all;
         CHECK(first == all);
     }
+    return true;
+}
+inline void check_backends(const composition& what, const gradient_case& c) {
+    std::uint32_t seed = 9;
+    while (seed < 40 && !check_backends_with(what, c, seed)) ++seed;
+    CHECK_MESSAGE(seed < 40, what.name, ": no tensors whose routes are certain");
 }
 
 inline void check_conformance(const composition& what) {

@@ -86,9 +86,9 @@ public:
                         node.norm.scale(dual::variable(at.squares[t * norms + ordinal_of<S, First>], 0),
                                         dual(number(static_cast<float>(width_))));
                     // A row of zeros has the gradient 0 also where a norm's scale has no derivative: x / |x|.
-                    const number squares = at.squares[t * norms + ordinal_of<S, First>];
-                    const number d_squares =
-                        squares == number(0) ? number(0) : to.numbers[First] * scale.by[0];
+                    using tiffin::select;
+                    const number squares = at.squares[t * norms + ordinal_of<S, First>], none(0);
+                    const number d_squares = select(none < squares, to.numbers[First] * scale.by[0], none);
                     differentiate_squares<First>(node, now, d_squares, to);
                 });
                 slots_.add_numbers(gradients, chunk, to);
