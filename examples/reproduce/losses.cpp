@@ -48,9 +48,9 @@ claim_table delays(lab& in) {
     std::vector<variant> all{of_kind("SwiGLU", "swiglu"), of_kind("MoRT", "mort")};
     for (std::size_t i = 0; i + 2 < in.base().layers; ++i) first += (i != 0 ? "," : "") + std::to_string(i);
     const std::string last_but_one = "," + std::to_string(in.base().layers - 2);
-    all.push_back(of_kind("MoRT but in the last", "mort", first + last_but_one));
+    all.push_back(of_kind("MoRT, not in the last layer", "mort", first + last_but_one));
     all.push_back(of_kind("MoRT delayed by 1", "mort_delay1"));
-    all.push_back(of_kind("MoRT but in the last 2", "mort", first));
+    all.push_back(of_kind("MoRT, not in the last two", "mort", first));
     all.push_back(of_kind("MoRT delayed by 2", "mort_delay2"));
     claim_table made = compare(train_all(in, all), {0, 0, 0, 2, 0, 4});
     made.remarks.push_back(
