@@ -21,6 +21,7 @@ std::vector<bool> places(const std::string& where, std::size_t n) {
     const std::size_t step = where == "thirds" ? 3 : where == "halves" ? 2 : 0;
     for (std::size_t i = step; step != 0 && i <= n; i += step) has[i - 1] = true;
     if (step != 0) return has;
+    if (where.empty()) throw std::invalid_argument("--where names no layer");
     std::istringstream list(where);
     for (std::string one; std::getline(list, one, ',');) {
         std::size_t i = 0;

@@ -1,6 +1,9 @@
 // The model of examples/train: its gradient against differences of its loss, with every kind of block; a step changes
 // what it should.
 #include "../../examples/train/language_model.hpp"
+#include "../../examples/train/run_options.hpp"
+
+#include <tiffin/executor/thread_team.hpp>
 
 #include "support/doctest.hpp"
 #include "support/random.hpp"
@@ -10,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,8 +49,9 @@ struct learner {
     std::vector<std::int32_t> ids = ids_of(1), targets = ids_of(2);
 
     explicit learner(const std::vector<std::string>& kinds,
-                     const std::function<bool(std::string_view)>& trains = {})
-        : model(sizes_of(kinds), rows, {}, tiffin::serially, trains) {
+                     const std::function<bool(std::string_view)>& trains = {},
+                     tiffin::executor_ref execute = tiffin::serially)
+        : model(sizes_of(kinds), rows, {}, execute, trains) {
         targets[3] = tiffin::no_target;
         model.initialise(5);
         // Larger than one would start with, so that every part has a say; not the integers of a map.
@@ -182,24 +187,46 @@ TEST_CASE("language model: what a token predicts does not depend on those after 
     one.ids[length - 1] = (one.ids[length - 1] + 1) % 29;
     one.model.judge(one.ids, one.targets, length, changed);
     for (std::size_t t = 0; t < rows; ++t) CHECK((whole[t] == changed[t]) == (t != length - 1));
-    const auto logits = one.model.next(std::span(one.ids).first(4));
+    // What comes next is what the loss of the same token was computed from.
+    const auto logits = one.model.next(std::span(one.ids).first(3));
     CHECK(logits.size() == 29);
     double sum = 0;
     for (const float z : logits) sum += std::exp(z - logits[static_cast<std::size_t>(one.targets[2])]);
-    CHECK(std::fabs(std::log(sum)) > 0);
+    CHECK(std::fabs(std::log(sum) - whole[2]) < 1e-5);
+}
+
+TEST_CASE("run options: the layers that have the block which is asked for") {
+    const auto kinds = [](const char* where) {
+        run_options options;
+        options.layers = 6;
+        options.ffn = "stem";
+        options.where = where;
+        std::string all;
+        for (const std::string& kind : options.sizes(29).kinds) all += kind == "stem" ? 'x' : '-';
+        return all;
+    };
+    CHECK(kinds("all") == "xxxxxx");
+    CHECK(kinds("all-but-0") == "-xxxxx");
+    CHECK(kinds("thirds") == "--x--x");
+    CHECK(kinds("halves") == "-x-x-x");
+    CHECK(kinds("1,3") == "-x-x--");
+    CHECK_THROWS_WITH_AS(kinds("6"), doctest::Contains("'6' is no layer below 6"), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(kinds(""), doctest::Contains("no layer"), std::invalid_argument);
 }
 
 TEST_CASE("language model: steps bring the loss down, and the same on several threads") {
     std::vector<double> ends;
-    for (int run = 0; run < 2; ++run) {
-        learner one({"moe", "meki", "mort"});
+    tiffin::thread_team three(3);
+    for (const bool together : {false, true}) {
+        const tiffin::executor_ref execute = together ? tiffin::executor_ref(three) : tiffin::serially;
+        learner one({"moe", "meki", "mort"}, {}, execute);
         tiffin::adamw<tiffin::simd<>> optimizer;
         one.model.add_to(optimizer);
         const double before = one.loss();
         for (int step = 0; step < 30; ++step) {
             one.model.clear_gradients();
             static_cast<void>(one.model.learn(one.ids, one.targets));
-            REQUIRE(optimizer.step(1e-2).ok());
+            REQUIRE(optimizer.step(1e-2, execute).ok());
         }
         one.model.clear_gradients();
         ends.push_back(one.loss());

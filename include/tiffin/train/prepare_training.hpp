@@ -35,7 +35,7 @@ template <class Number>
 status give_gradients(const training_options<Number>& options, owned_parameters<Number>& all) {
     for (const auto& e : options.into.entries()) {
         const auto at = std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.name == e.name; });
-        if (at == all.end() || is_integer(at->given.type))
+        if (at == all.end() || is_integer(at->given.type) || at->kind == tensor_kind::selection_bias)
             return failure(errc::unused_tensor, e.name, "is given memory for a gradient, and has none");
         if (has_rows_of_ids(at->kind))
             return failure(errc::option, e.name, "has a gradient of rows of ids, which the layer holds");
