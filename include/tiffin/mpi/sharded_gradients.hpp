@@ -66,9 +66,8 @@ public:
     // Collective. Takes the layer's gradients of its table `tensor`; afterwards this has those of this rank's rows.
     // Errors: errc::missing_tensor where the layer trains no such table.
     status gather(const trainable_layer<float>& layer, std::string_view tensor) {
-        for (const auto& g : layer.gradients())
-            if (g.name == tensor && g.rows != nullptr)
-                return gather(train_detail::layer_row_gradients<float>(layer, *g.rows));
+        if (const auto* const trained = train_detail::trained_table(layer, tensor); trained != nullptr)
+            return gather(train_detail::layer_row_gradients<float>(layer, *trained));
         return detail::agreed(own_.get(), failure(errc::missing_tensor, std::string(tensor),
                                                   "is no table or pool that the layer trains"));
     }

@@ -71,15 +71,14 @@ public:
     // The same, with the layer's own gradients of the table `table`. Errors: errc::missing_tensor where it trains none.
     status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view table,
                learning_rows<number>& rows) {
-        for (const auto& g : layer.gradients()) {
-            if (g.name != table || g.rows == nullptr) continue;
-            auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
-            if (status s = add(prefix + std::string(table), *from, rows); !s) return s;
-            tensors_.back().own_gradients = std::move(from);
-            return {};
-        }
-        return failure(errc::missing_tensor, prefix + std::string(table),
-                       "is no table or pool that the layer trains");
+        const std::string name = prefix + std::string(table);
+        const auto* const trained = train_detail::trained_table(layer, table);
+        if (trained == nullptr)
+            return failure(errc::missing_tensor, name, "is no table or pool that the layer trains");
+        auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *trained);
+        if (status s = add(name, *from, rows); !s) return s;
+        tensors_.back().own_gradients = std::move(from);
+        return {};
     }
     // All that the layer trains, or those that `takes` says; their values are called as in the layer, behind `prefix`.
     // Errors: errc::missing_tensor, errc::shape; nothing is added then.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,14 @@ private:
     const trainable_layer<Number>* layer_;
     const parameter<Number>* rows_;
 };
+
+// The rows that the layer's gradient of its table or pool `name` consists of; null where it trains none.
+template <class Number>
+const parameter<Number>* trained_table(const trainable_layer<Number>& layer, std::string_view name) {
+    for (const auto& g : layer.gradients())
+        if (g.name == name) return g.rows;
+    return nullptr;
+}
 
 // All rows of a table or a pool in memory, (experts, vocab, width).
 template <class Number>

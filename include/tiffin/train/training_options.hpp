@@ -52,7 +52,7 @@ struct input_gradients {
     matrix_view<Number> x{};                // (T, d_model)
     matrix_view<Number> residual{};         // (T, d_model)
     matrix_view<Number> per_layer_input{};  // (T, width)
-    matrix_view<const Number> logits{};     // (T, experts()): read; of a loss on the router, see router_loss.hpp
+    matrix_view<const Number> logits{};  // (T, experts()): read; of a loss on the router, see router_loss.hpp
     carried_rows<Number>* carried = nullptr;  // of this backward pass
 };
 
