@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -417,6 +418,15 @@ TEST_CASE("training: tensors in other formats, and memory that fits no tensor") 
     options.into = {};
     options.into.add("no_such.weight", memory.data(), {d, f});
     refused(prepared(all.given(), options), errc::unused_tensor, "no_such.weight", "has none");
+    // More than any memory has, and more than can be counted.
+    constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();
+    refused(prepared(all.given(), {.tokens = most}), errc::workspace, "tokens", "there is no memory for the");
+    refused(prepared(all.given(), {.tokens = most + 1}), errc::option, "tokens",
+            "are 2147483648; at most 2147483647");
+    const tensor_set broad = tensor_set::of(stem{}, {{d, 100 * f, vocab}, {dtype::f32, 0}, {}, 0u, 3});
+    const auto table = try_prepare_training<stem>(broad.given(), simd<>{}, {.tokens = 1, .table_rows = most});
+    REQUIRE_FALSE(table);
+    refused(table.failure(), errc::workspace, "stem_embed.weight", "has no memory for the 8589934588000");
     // What computes in f32 does not take doubles for granted.
     const double_tensors doubles(all);
     const auto inference = try_prepare<swiglu>(doubles.given(), simd<>{});

@@ -49,6 +49,16 @@ inline status check_ids_given(const call_needs& needs, std::size_t ids, std::siz
     return failure(errc::size, "token_ids", "has ", ids, " ids for the ", tokens, " tokens of x");
 }
 
+// `table`: a table_size, or a gathered_table.
+template <class Table>
+status check_ids_in(const Table& table, std::span<const std::int32_t> ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
+            return failure(errc::token_id, table.name, "token_ids[", i, "] = ", ids[i], " lies outside its ",
+                           table.vocab, " rows");
+    return {};
+}
+
 // Room for the choices of all tokens, or none.
 inline status check_routes_given(const call_needs& needs, std::size_t routes, std::size_t tokens) {
     if (routes == 0 || routes == tokens * needs.choices) return {};
@@ -131,10 +141,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
             return s;
     if (status s = check_carried(needs, inputs.carried, x.rows); !s) return s;
     for (const table_size& table : needs.tables)
-        for (std::size_t i = 0; i < ids.size(); ++i)
-            if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.vocab)
-                return failure(errc::token_id, table.name, "token_ids[", i, "] = ", ids[i],
-                               " lies outside its ", table.vocab, " rows");
+        if (status s = check_ids_in(table, ids); !s) return s;
     for (const gathered_table& table : needs.gathered) {
         if (status s = check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];

@@ -116,11 +116,14 @@ struct parameter {
     [[nodiscard]] Number* row_gradient(std::size_t e, std::size_t slot) const noexcept {
         return gradient + (e * slots + slot) * width();
     }
-    // Reads the numbers anew, where they have to be widened or do not lie at a border of one.
-    void refresh() {
-        if (given.data == nullptr || is_in_place() || is_integer(given.type)) return;
+    // Whether the numbers have to be widened, or do not lie at a border of one.
+    [[nodiscard]] bool is_copied() const noexcept {
+        return given.data != nullptr && !is_in_place() && !is_integer(given.type);
+    }
+    // Reads them anew.
+    void refresh() noexcept {
+        if (!is_copied()) return;
         const std::size_t n = given.shape.elements();
-        if (widened.size() == 0) widened = aligned_buffer(n * sizeof(Number));
         if (std::is_floating_point_v<Number> && given.type == own_type()) {
             std::memcpy(widened.data(), given.data, n * sizeof(Number));
         } else {

@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +33,23 @@ template <trains Backend>
 using training_number = typename training_machine<Backend>::type::number;
 
 namespace train_detail {
+
+// Counts that a slot's number and the bytes of all areas are known to hold.
+template <class Number>
+status check_counts(const training_options<Number>& options) {
+    constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();
+    for (const auto& [name, count] :
+         {std::pair{"tokens", options.tokens}, std::pair{"table_rows", options.table_rows}})
+        if (count > most) return failure(errc::option, name, "are ", count, "; at most ", most);
+    return {};
+}
+
+inline status take_memory(aligned_buffer& to, std::size_t bytes, const std::string& tensor,
+                          const char* what) {
+    to = aligned_buffer(bytes, std::nothrow);
+    if (to.size() == bytes) return {};
+    return failure(errc::workspace, tensor, "has no memory for the ", bytes, " bytes of ", what);
+}
 
 template <class Number>
 status give_gradients(const training_options<Number>& options, owned_parameters<Number>& all) {
@@ -52,11 +72,11 @@ status give_gradients(const training_options<Number>& options, owned_parameters<
             continue;
         }
         if (p.gradient != nullptr) continue;
-        if (has_rows_of_ids(p.kind)) {
-            p.slots = rows;
-            p.read.resize(p.experts() * rows);
-        }
-        auto& memory = all.memory.emplace_back(p.gradient_numbers() * sizeof(Number));
+        if (has_rows_of_ids(p.kind)) p.slots = rows;
+        auto& memory = all.memory.emplace_back();
+        if (status s = take_memory(memory, p.gradient_numbers() * sizeof(Number), p.name, "its gradient"); !s)
+            return s;
+        p.read.resize(p.experts() * p.slots);
         p.gradient = memory.template as<Number>();
         std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
     }
@@ -83,7 +103,7 @@ inline std::size_t recorded_experts(const bound_node& node) {
 //   them in every call.
 // Numerics: simd<> trains tensors in F32; reference<> reads F32 and F64.
 // Errors: those of prepare(); errc::dtype for a tensor in another format; errc::unused_tensor, shape, option for memory
-//   of a gradient that does not fit.
+//   of a gradient that does not fit; errc::workspace where there is no memory for the tokens or rows asked for.
 // Cost: the memory of gradients, activations and a workspace is taken here; see trainable_layer::kept_bytes.
 template <class Block, trains Backend>
 result<trainable_layer<training_number<Backend>>> try_prepare_training(
@@ -94,6 +114,7 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     using machine = typename training_machine<Backend>::type;
     using number = typename machine::number;
     using parameter_type = train_detail::parameter<number>;
+    if (const status s = train_detail::check_counts(options); !s) return s.failure();
     preparation how;
     how.formats = {{}, {}, {}, true, in_place::everything};
     auto bound = bind_weights(block, given, how);
@@ -111,6 +132,11 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
         parameter_type& p = all->emplace_back();
         p.name = e.name;
         p.given = e.tensor;
+        if (!p.is_copied()) continue;
+        if (const status s = train_detail::take_memory(p.widened, p.given.shape.elements() * sizeof(number),
+                                                       p.name, "its widened numbers");
+            !s)
+            return s.failure();
     }
     train_detail::training_preparation<number> parts{
         *all, all->absent, bound->needs.residual ? bound->needs.d_model : 0, bound->needs.given_width};
@@ -121,7 +147,9 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
     workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
     const std::size_t experts = train_detail::recorded_experts(bound->tree);
-    return trainable_layer<number>(bound->needs, std::move(all), std::move(rows), options, experts, workers);
+    trainable_layer<number> made(bound->needs, std::move(all), std::move(rows), options, experts, workers);
+    if (const status s = made.reserve(options); !s) return s.failure();
+    return made;
 }
 
 template <class Block, trains Backend>

@@ -49,17 +49,10 @@ status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x
                            needs_.delay, ", tokens, d_model)");
         if (status s = in.carried->check(needs_.delay, n, needs_.d_model); !s) return s;
     }
-    const auto check_ids = [&](const auto& table) -> status {
-        for (std::size_t i = 0; i < in.token_ids.size(); ++i)
-            if (in.token_ids[i] < 0 || static_cast<std::size_t>(in.token_ids[i]) >= table.vocab)
-                return failure(errc::token_id, table.name, "token_ids[", i, "] = ", in.token_ids[i],
-                               " lies outside its ", table.vocab, " rows");
-        return {};
-    };
     for (const table_size& table : needs_.tables)
-        if (status s = check_ids(table); !s) return s;
+        if (status s = detail::check_ids_in(table, in.token_ids); !s) return s;
     for (const gathered_table& table : needs_.gathered) {
-        if (status s = check_ids(table); !s) return s;
+        if (status s = detail::check_ids_in(table, in.token_ids); !s) return s;
         if (status s = detail::check_gathered_form(table, in.gathered, n); !s) return s;
         const gathered_rows& rows = in.gathered[table.number - 1];
         if (status s = detail::check_gathered_index(table, rows); !s) return s;
@@ -156,7 +149,8 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
         call.carried_is_due = inputs.carried->due() != 0;
         call.carried = inputs.carried->slot(call.tokens).data;
         was_due_ = call.carried_is_due;
-        if (!taken_.empty()) std::copy_n(call.carried, call.tokens * outputs(), taken_.begin());
+        if (taken_numbers() != 0)
+            std::copy_n(call.carried, call.tokens * outputs(), taken_.template as<Number>());
     }
     train_detail::step_memory areas = areas_in(memory);
     train_detail::step_memory kept(kept_.data());
@@ -198,9 +192,9 @@ status trainable_layer<Number>::try_backward(const Y& dy, const input_gradients<
         kept = train_detail::step_memory(again);
         call_type forward = call;
         forward.d_logits = nullptr;
-        forward.carried = areas.take<Number>(taken_.size());
+        forward.carried = areas.take<Number>(taken_numbers());
         forward.carried_is_due = was_due_;
-        std::copy(taken_.begin(), taken_.end(), forward.carried);
+        std::copy_n(taken_.template as<Number>(), taken_numbers(), forward.carried);
         rows_->forward(forward, x_.data, y, kept, train_detail::step_memory(areas.rest()));
         kept = train_detail::step_memory(again);
     }

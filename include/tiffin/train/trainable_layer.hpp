@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <new>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -65,17 +66,26 @@ public:
           keeps_(options.keeps),
           tokens_(options.tokens),
           workers_(workers),
-          experts_(experts),
-          touched_(options.table_rows != 0 ? options.table_rows : options.tokens, options.tokens),
-          ids_(options.tokens),
-          slots_(options.tokens) {
+          experts_(experts) {
         for (const auto& p : *parameters_)
             if (p.gradient != nullptr && train_detail::has_rows_of_ids(p.kind)) trains_rows_ = true;
-        if (keeps_ == activations::kept)
-            kept_ = aligned_buffer(kept_bytes(tokens_));
-        else if (needs_.delay != 0)
-            taken_.resize(tokens_ * outputs());
-        if (!options.shares_workspace) workspace_ = workspace(workspace_bytes());
+    }
+    // Takes the memory that calls use, but for that of gradients.
+    // Errors: errc::workspace where there is none.
+    status reserve(const training_options<Number>& options) {
+        const std::size_t kept = keeps_ == activations::kept ? kept_bytes(tokens_) : 0;
+        const std::size_t taken = taken_numbers() * sizeof(Number);
+        const std::size_t used = options.shares_workspace ? 0 : workspace_bytes();
+        kept_ = aligned_buffer(kept, std::nothrow);
+        taken_ = aligned_buffer(taken, std::nothrow);
+        workspace_ = workspace(used, std::nothrow);
+        if (kept_.size() != kept || taken_.size() != taken || workspace_.size() != used)
+            return failure(errc::workspace, "tokens", "are ", tokens_, "; there is no memory for the ",
+                           kept + taken + used, " bytes that they need");
+        touched_ = {options.table_rows != 0 ? options.table_rows : tokens_, tokens_};
+        ids_.resize(tokens_);
+        slots_.resize(tokens_);
+        return {};
     }
 
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
@@ -94,7 +104,7 @@ public:
     [[nodiscard]] std::size_t workspace_bytes() const {
         std::size_t bytes = rows_->scratch_bytes(tokens_, workers_) + aligned_buffer::line - 1;
         if (keeps_ == activations::recomputed)
-            bytes += kept_bytes(tokens_) + (tokens_ * outputs() + taken_.size()) * sizeof(Number) +
+            bytes += kept_bytes(tokens_) + (tokens_ * outputs() + taken_numbers()) * sizeof(Number) +
                      2 * aligned_buffer::line;
         return bytes;
     }
@@ -168,6 +178,9 @@ private:
     status check_backward(const matrix_view<const Number>& dy, const input_gradients<Number>& to) const;
     [[nodiscard]] status check_memory(std::span<std::byte> memory) const;
     [[nodiscard]] call_type call_of(executor_ref execute) const noexcept;
+    [[nodiscard]] std::size_t taken_numbers() const noexcept {
+        return needs_.delay != 0 && keeps_ == activations::recomputed ? tokens_ * outputs() : 0;
+    }
     // A workspace, from its first cache line on.
     static train_detail::step_memory areas_in(std::span<std::byte> memory) noexcept {
         const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -192,7 +205,7 @@ private:
     matrix_view<const Number> x_{};
     training_inputs<Number> inputs_{};
     bool is_forward_done_ = false;
-    std::vector<Number> taken_;  // what a delayed block took, where forward is computed again
+    aligned_buffer taken_;  // what a delayed block took, where forward is computed again
     bool was_due_ = false;
 };
 
