@@ -177,7 +177,9 @@ void check_alone() {
     for (std::size_t t = 0; t < most; ++t)
         layer(std::span(x).subspan(t * sizes.d_model, sizes.d_model), std::span(ids).subspan(t, 1),
               std::span(alone).subspan(t * sizes.d_model, sizes.d_model));
-    for (const std::size_t count : {2u, 5u, 6u, 7u, 12u, 13u, 40u, 193u, 200u})
+    // Every tile's size, of whole numbers as of others, and what begins a tile or a pass more.
+    for (const std::size_t count :
+         {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 12u, 13u, 24u, 25u, 40u, 193u, 200u})
         for (const int threads : {1, 2, 3}) {
             CAPTURE(count);
             CAPTURE(threads);
@@ -303,6 +305,7 @@ TEST_CASE("activations: a token's output does not depend on its company") {
     check_alone<stem_hybrid, q4_0, q8_0>();
     check_alone<structmoe, q8_0, q8_0>();
     check_alone<mlp, f32, bf16>();
+    check_alone<swiglu, f16, f32>();
 #endif
 }
 

@@ -92,8 +92,8 @@ struct panel_kernels {
     std::size_t step;         // inputs are packed in multiples of this
     rounding rows;            // of activations
     tile_set few, many;
-    std::size_t many_from;              // tokens
-    const tile_function* side_by_side;  // of n of the few tokens, panels_at_once panels; null: one at a time
+    std::size_t many_from;  // tokens
+    tile_set side_by_side;  // of panels_at_once panels; of 0 tokens where panels are taken one at a time
     void (*unpack)(const std::byte*, std::size_t,
                    std::byte*) noexcept;  // for `many`; null: they take what is packed
     void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
@@ -116,16 +116,16 @@ inline constexpr auto many_tiles = []<std::size_t... T>(std::index_sequence<T...
     return std::array<tile_function, sizeof...(T)>{{Product::template many_tile<T + 1>...}};
 }
 (std::make_index_sequence<Product::many_tile_tokens>{});
-template <class Product>
+template <class Product, std::size_t Tokens>
 inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T...>) {
     return std::array<tile_function, sizeof...(T)>{{Product::template tile<T + 1, panels_at_once>...}};
 }
-(std::make_index_sequence<few_tokens>{});
+(std::make_index_sequence<Tokens>{});
 
 template <class Product, stored_format Weights>
 inline constexpr panel_kernels kernels_of = [] {
     static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0 &&
-                  Product::tile_tokens >= few_tokens);
+                  Product::tile_tokens >= few_tokens<Weights>);
     panel_kernels made{.block = Weights::block,
                        .block_bytes = Product::block_bytes,
                        .step = Product::step,
@@ -133,7 +133,7 @@ inline constexpr panel_kernels kernels_of = [] {
                        .few = {.of = tiles<Product>.data(), .tokens = Product::tile_tokens},
                        .many = {},
                        .many_from = Product::many_from,
-                       .side_by_side = nullptr,
+                       .side_by_side = {},
                        .unpack = nullptr,
                        .pack = &pack<Product, Weights>};
     if constexpr (Product::many_from != never) {
@@ -147,8 +147,9 @@ inline constexpr panel_kernels kernels_of = [] {
         if constexpr (requires { Product::unpack(nullptr, 0, nullptr); }) made.unpack = &Product::unpack;
     }
     // A byte per number, or more.
-    if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few_tokens)
-        made.side_by_side = side_by_side<Product>.data();
+    constexpr std::size_t few = few_tokens<Weights>;
+    if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few)
+        made.side_by_side = {.of = side_by_side<Product, few>.data(), .tokens = few};
     if constexpr (requires { Product::round(nullptr, 0, 0, nullptr); }) {
         made.rows.round = &Product::round;
         made.rows.block = Product::rounded_block;

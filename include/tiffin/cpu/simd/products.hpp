@@ -158,9 +158,8 @@ private:
     void multiply(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                   std::size_t first, std::size_t count, float* acc) const noexcept {
         const std::size_t panel = group * weights_.group_panels(), panels = weights_.panels_in(group);
-        const std::size_t together = count <= few_tokens && weights_.kernels().side_by_side != nullptr
-                                         ? panels / panels_at_once * panels_at_once
-                                         : 0;
+        const std::size_t together =
+            count <= weights_.kernels().side_by_side.tokens ? panels / panels_at_once * panels_at_once : 0;
         multiply_few(panel, together, rows, tokens, first, count, acc);
         multiply_many(panel + together, panels - together, following, rows, tokens, first, count,
                       acc + together * count * packed::panel_numbers);
@@ -178,8 +177,8 @@ private:
                     rows + (k0 / depth_block * tokens + first) * kernels.rows.row_bytes;
                 const std::byte* const w = weights_.block(panel + p, k0);
                 const std::size_t depth = weights_.depth(k0);
-                kernels.side_by_side[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
-                                                k0 == 0, {});
+                kernels.side_by_side.of[count - 1](x, depth, w, weights_.panel_bytes(), acc + p * panel_sums,
+                                                   k0 == 0, {});
             }
     }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <tiffin/cpu/simd/unit.hpp>
+#include <tiffin/format/f32.hpp>
 
+#include <concepts>
 #include <cstddef>
 
 TIFFIN_BEGIN
@@ -46,9 +48,11 @@ struct ahead {
 // Of fewer bits one stream is the better, whose bytes are asked for: the streams advance too slowly for the hardware
 // (q4_0: 38 GB/s and 25 on that EPYC, 28 and 16 with AVX2 on it).
 inline constexpr std::size_t panels_at_once = 4;
-// Tokens up to which one tile takes them: memory is then slower than the arithmetic whatever the format, so
-// that sums may be spilled.
-inline constexpr std::size_t few_tokens = 2;
+// Tokens up to which it does: memory is then slower than the arithmetic, so that sums may be spilled. Of f32 these are
+// more where a panel is short (Zen 3, AVX2, SwiGLU 2048x8192, 3 and 4 tokens: 9.1 ms from one stream, 6.3 and 7.6 from
+// four; of bf16 4.6 and 6.8 at 4 tokens).
+template <class Weights>
+inline constexpr std::size_t few_tokens = std::same_as<Weights, f32>&& most_accumulators < 24 ? 4 : 2;
 
 // acc[panel][token][register] (+)= sum over k of x[token][k] w[panel][k][register].
 // Shapes: `rows` holds x of a depth block, depth_block floats per token; w is a packed block (depth,
