@@ -83,11 +83,12 @@ struct panel_product<Arch, Weights, q8_0, Registers> {
     static constexpr std::size_t row_bytes = sizeof(typename panel::row);
     // Where one instruction adds a group of products, others have the time to take levels apart beside it: of 4 bits
     // without end, of more for some tiles. Factors are best joined with their scales once (on a Zen 5 core, G products
-    // per second, packed and unpacked: q4_0 at 32 tokens 332 and 314, q4_k at 12 228 and 260, at 4 193 and 169).
+    // per second, packed and unpacked: q4_0 at 32 tokens 332 and 314, q4_k at 12 228 and 260, at 4 193 and 169; of a Zen 3,
+    // the time of 12 tokens over that of 6: q4_k 1.9 and 1.5, q5_k 2.0 and 1.5).
     static constexpr std::size_t many_tile_tokens = tile_tokens;
-    static constexpr std::size_t many_from = panel::dot::instructions > 1 || panel::parts == 2
+    static constexpr std::size_t many_from = panel::has_factors && panel::parts == 1 ? tile_tokens + 1
+                                             : panel::dot::instructions > 1 || panel::parts == 2
                                                  ? 2 * tile_tokens + 1
-                                             : panel::has_factors   ? tile_tokens + 1
                                              : panel::high_bits > 0 ? 7 * tile_tokens + 1
                                                                     : never;
 
