@@ -30,8 +30,9 @@ class simd_product {
     static constexpr std::size_t depth_block = simd_detail::depth_block;
     static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
     static constexpr std::size_t panels = group / panel_outputs;
-    static constexpr std::size_t most_rows = 512;    // whose sums stay in the cache
     static constexpr std::size_t most_depth = 1024;  // that is packed at once
+    static constexpr std::size_t rows_at_once = 96;  // whole tiles; they and their sums stay in the cache
+    static constexpr std::size_t most_rows = 6 * rows_at_once;  // whose sums wait for more depth
 
 public:
     static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
@@ -63,7 +64,7 @@ private:
         const auto work = [&](std::size_t worker) noexcept {
             storage* const packed = at.packed + worker * packed_numbers(k);
             float* const staged = at.staged + worker * staged_numbers;
-            float* const sums = at.sums + worker * sum_numbers(m);
+            float* const sums = at.sums + worker * sum_numbers(m, k);
             for (std::size_t g = worker; g < groups; g += at_once) {
                 const std::size_t j0 = all_panels * g / groups * panel_outputs;
                 const std::size_t j1 = std::min(n, all_panels * (g + 1) / groups * panel_outputs);
@@ -95,8 +96,8 @@ private:
         const std::size_t blocks = (std::min(k, most_depth) + depth_block - 1) / depth_block;
         return group * blocks * depth_block;
     }
-    static constexpr std::size_t sum_numbers(std::size_t m) noexcept {
-        return std::min(m, most_rows) * group;
+    static constexpr std::size_t sum_numbers(std::size_t m, std::size_t k) noexcept {
+        return std::min(m, k > most_depth ? most_rows : rows_at_once) * group;
     }
     // What is rounded is laid out as f32 first, a depth block at a time.
     static constexpr std::size_t staged_numbers = layout::rounds ? group * depth_block : 0;
@@ -106,7 +107,7 @@ private:
         storage* const rows = from.take<storage>((k + depth_block - 1) / depth_block * depth_block * m);
         storage* const packed = from.take<storage>(tasks * packed_numbers(k));
         float* const staged = from.take<float>(tasks * staged_numbers);
-        return {rows, packed, staged, from.take<float>(tasks * sum_numbers(m))};
+        return {rows, packed, staged, from.take<float>(tasks * sum_numbers(m, k))};
     }
 
     // Row i of depth block b begins at (b m + i) depth_block.
@@ -132,11 +133,9 @@ private:
         });
     }
     // Where f32 is laid out.
-    static float* stage(storage* place, [[maybe_unused]] float* staged) noexcept {
-        if constexpr (layout::rounds)
-            return staged;
-        else
-            return place;
+    static float* stage([[maybe_unused]] storage* place, float* staged) noexcept {
+        if constexpr (!layout::rounds) staged = place;
+        return staged;
     }
     // The task's columns of b from k0 on, as panels; those beyond the last are zeros.
     static void pack(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
@@ -173,38 +172,39 @@ private:
                                 to + p * depth_block * panel_outputs);
     }
     static void columns(const work& w, const factor<float>& b) noexcept {
-        const std::size_t block_numbers = group * depth_block;
-        const bool at_once = w.k <= most_depth;
-        for (std::size_t k0 = 0; at_once && k0 < w.k; k0 += depth_block)
-            pack_rounded(b, w, k0, std::min(depth_block, w.k - k0),
-                         w.packed + k0 / depth_block * block_numbers);
-        for (std::size_t i0 = 0; i0 < w.m; i0 += most_rows) {
-            const std::size_t rows = std::min(most_rows, w.m - i0);
-            for (std::size_t k0 = 0; k0 < w.k; k0 += depth_block) {
-                const std::size_t depth = std::min(depth_block, w.k - k0);
-                storage* const packed = at_once ? w.packed + k0 / depth_block * block_numbers : w.packed;
-                if (!at_once) pack_rounded(b, w, k0, depth, packed);
-                multiply_tiles(w.rows + k0 * w.m + i0 * depth_block, rows, depth, packed, w.panels(), w.sums,
-                               k0 == 0);
+        for (std::size_t r0 = 0; r0 < w.m; r0 += most_rows)
+            for (std::size_t k0 = 0; k0 < w.k; k0 += most_depth) {
+                const std::size_t depth = std::min(most_depth, w.k - k0);
+                if (r0 == 0 || w.k > most_depth)
+                    for (std::size_t k = 0; k < depth; k += depth_block)
+                        pack_rounded(b, w, k0 + k, std::min(depth_block, depth - k), w.packed + k * group);
+                for (std::size_t i0 = r0; i0 < std::min(w.m, r0 + most_rows); i0 += rows_at_once) {
+                    const std::size_t rows = std::min(rows_at_once, w.m - i0);
+                    float* const sums = w.sums + (w.k > most_depth ? (i0 - r0) * group : 0);
+                    for (std::size_t k = 0; k < depth; k += depth_block)
+                        multiply_tiles(w.rows + (k0 + k) * w.m + i0 * depth_block, rows,
+                                       std::min(depth_block, depth - k), w.packed + k * group, w.panels(),
+                                       sums, k0 + k == 0);
+                    if (k0 + depth == w.k) store(w, sums, i0, rows);
+                }
             }
-            store(w, i0, rows);
-        }
     }
     static void multiply_tiles(const storage* rows, std::size_t count, std::size_t depth,
                                const storage* packed, std::size_t panels_used, float* sums,
                                bool fresh) noexcept {
         const simd_detail::tile_set& tiles =
             simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count);
-        for (std::size_t i = 0; i < count; i += tiles.tokens) {
-            const std::size_t n = std::min(tiles.tokens, count - i);
-            for (std::size_t p = 0; p < panels_used; ++p)
+        // A panel stays in the first-level cache while the tiles of all rows pass over it.
+        for (std::size_t p = 0; p < panels_used; ++p)
+            for (std::size_t i = 0, n; i < count; i += n) {
+                n = std::min(tiles.tokens, count - i);
                 tiles.of[n - 1](reinterpret_cast<const std::byte*>(rows + i * depth_block), depth,
                                 reinterpret_cast<const std::byte*>(packed + p * depth_block * panel_outputs),
                                 0, sums + i * group + p * n * panel_outputs, fresh, {});
-        }
+            }
     }
     // From the tiles' order to rows of c, or to columns.
-    static void store(const work& w, std::size_t i0, std::size_t count) noexcept {
+    static void store(const work& w, const float* sums, std::size_t i0, std::size_t count) noexcept {
         const std::size_t tile =
             simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count).tokens;
         for (std::size_t i = 0; i < count; i += tile) {
@@ -213,7 +213,7 @@ private:
             for (std::size_t p = 0; p < w.panels(); ++p) {
                 const std::size_t j = w.j0 + p * panel_outputs;
                 const std::size_t columns = std::min(w.n - j, panel_outputs);
-                const float* const from = w.sums + i * group + p * n * panel_outputs;
+                const float* const from = sums + i * group + p * n * panel_outputs;
                 if (w.turned)
                     add_transposed(from, n, columns, w.c + j * w.m + i0 + i, w.m, w.add);
                 else

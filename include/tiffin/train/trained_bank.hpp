@@ -4,6 +4,7 @@
 #include <tiffin/train/trained_router.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,88 +33,111 @@ public:
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         step_memory areas;
         lay_out_scratch(areas, tokens);
-        const std::size_t r = rank();
-        return areas.used() + std::max({M::multiply_bytes(tokens, r, inputs_, workers),
-                                        M::multiply_bytes(tokens, width_, r, workers),
-                                        M::multiply_bytes(tokens, r, width_, workers),
-                                        M::multiply_bytes(width_, r, tokens, workers),
-                                        M::multiply_bytes(r, inputs_, tokens, workers),
-                                        M::multiply_bytes(tokens, inputs_, r, workers)});
+        return areas.used() + std::min(workers, experts()) * product_bytes(tokens);
     }
     void forward(const call_type& call, const number* x, const tokens_type& at, number* z, number* value,
                  step_memory scratch) const {
-        const buffers room = lay_out_scratch(scratch, call.tokens);
+        const buffers all = lay_out_scratch(scratch, call.tokens);
         const std::size_t r = rank();
+        each_expert(
+            call, at, scratch,
+            [&](const call_type& alone, std::size_t e, std::size_t first, std::size_t n, std::byte* memory) {
+                const buffers room = from(all, first);
+                number* const ranks = z + first * r;
+                take_rows<M>(alone, n, inputs_, x, at.tokens + first, none, room.inputs);
+                M::multiply(alone, n, r, inputs_, {room.inputs, inputs_}, {a(e), inputs_}, ranks, false,
+                            memory);
+                weigh(n, ranks, at.weights + first, room.ranks);
+                M::multiply(alone, n, width_, r, {room.ranks, r}, {b(e), r}, room.rows, false, memory);
+            });
         std::fill_n(value, call.tokens * width_, number(0));
-        each_expert(at, [&](std::size_t e, std::size_t first, std::size_t n) {
-            number* const ranks = z + first * r;
-            take_rows<M>(call, n, inputs_, x, at.tokens + first, static_cast<const number*>(nullptr),
-                         room.inputs);
-            M::multiply(call, n, r, inputs_, {room.inputs, inputs_}, {a(e), inputs_}, ranks, false,
-                        scratch.rest());
-            weigh(n, ranks, at.weights + first, room.ranks);
-            M::multiply(call, n, width_, r, {room.ranks, r}, {b(e), r}, room.rows, false, scratch.rest());
-            add_rows<M>(call, n, width_, room.rows, at.tokens + first, value);
-        });
+        add_rows_in_order<M>(call, call.tokens * choices_, width_, all.rows, at.tokens, value);
     }
     // d_weights (pairs) += what the weights of the choices get.
     void backward(const call_type& call, const number* x, const tokens_type& at, const number* z,
                   const number* d_value, number* d_weights, number* dx, step_memory scratch) const {
-        const buffers room = lay_out_scratch(scratch, call.tokens);
+        const buffers all = lay_out_scratch(scratch, call.tokens);
         const std::size_t r = rank();
-        each_expert(at, [&](std::size_t e, std::size_t first, std::size_t n) {
-            const number* const ranks = z + first * r;
-            const number* const weights = at.weights + first;
-            take_rows<M>(call, n, width_, d_value, at.tokens + first, static_cast<const number*>(nullptr),
-                         room.rows);
-            if (b_->gradient != nullptr) {
-                weigh(n, ranks, weights, room.ranks);
-                M::multiply(call, width_, r, n, {room.rows, width_, true}, {room.ranks, r, true},
-                            b_->gradient + e * width_ * r, true, scratch.rest());
-            }
-            // Of w z, then of w and of z.
-            M::multiply(call, n, r, width_, {room.rows, width_}, {b(e), r, true}, room.ranks, false,
-                        scratch.rest());
-            for (std::size_t i = 0; i < n; ++i) {
-                number total(0);
-                for (std::size_t k = 0; k < r; ++k) {
-                    number& d = room.ranks[i * r + k];
-                    total = total + d * ranks[i * r + k];
-                    d = d * weights[i];
+        each_expert(
+            call, at, scratch,
+            [&](const call_type& alone, std::size_t e, std::size_t first, std::size_t n, std::byte* memory) {
+                const buffers room = from(all, first);
+                const number* const ranks = z + first * r;
+                const number* const weights = at.weights + first;
+                take_rows<M>(alone, n, width_, d_value, at.tokens + first, none, room.rows);
+                if (b_->gradient != nullptr) {
+                    weigh(n, ranks, weights, room.ranks);
+                    M::multiply(alone, width_, r, n, {room.rows, width_, true}, {room.ranks, r, true},
+                                b_->gradient + e * width_ * r, true, memory);
                 }
-                number& to = d_weights[at.pairs[first + i]];
-                to = to + total;
-            }
-            if (a_->gradient != nullptr) {
-                take_rows<M>(call, n, inputs_, x, at.tokens + first, static_cast<const number*>(nullptr),
-                             room.inputs);
-                M::multiply(call, r, inputs_, n, {room.ranks, r, true}, {room.inputs, inputs_, true},
-                            a_->gradient + e * r * inputs_, true, scratch.rest());
-            }
-            if (dx != nullptr) {
-                M::multiply(call, n, inputs_, r, {room.ranks, r}, {a(e), inputs_, true}, room.inputs, false,
-                            scratch.rest());
-                add_rows<M>(call, n, inputs_, room.inputs, at.tokens + first, dx);
-            }
-        });
+                // Of w z, then of w and of z.
+                M::multiply(alone, n, r, width_, {room.rows, width_}, {b(e), r, true}, room.ranks, false,
+                            memory);
+                for (std::size_t i = 0; i < n; ++i) {
+                    number total(0);
+                    for (std::size_t k = 0; k < r; ++k) {
+                        number& d = room.ranks[i * r + k];
+                        total = total + d * ranks[i * r + k];
+                        d = d * weights[i];
+                    }
+                    number& to = d_weights[at.pairs[first + i]];
+                    to = to + total;
+                }
+                if (a_->gradient != nullptr) {
+                    take_rows<M>(alone, n, inputs_, x, at.tokens + first, none, room.inputs);
+                    M::multiply(alone, r, inputs_, n, {room.ranks, r, true}, {room.inputs, inputs_, true},
+                                a_->gradient + e * r * inputs_, true, memory);
+                }
+                if (dx != nullptr)
+                    M::multiply(alone, n, inputs_, r, {room.ranks, r}, {a(e), inputs_, true}, room.inputs,
+                                false, memory);
+            });
+        if (dx != nullptr)
+            add_rows_in_order<M>(call, call.tokens * choices_, inputs_, all.inputs, at.tokens, dx);
     }
 
 private:
+    static constexpr const number* none = nullptr;
+    // Of every pair, by expert.
     struct buffers {
         number* inputs;
         number* rows;
         number* ranks;
     };
     buffers lay_out_scratch(step_memory& from, std::size_t tokens) const noexcept {
-        number* const inputs = from.take<number>(tokens * inputs_);
-        number* const rows = from.take<number>(tokens * width_);
-        return {inputs, rows, from.take<number>(tokens * rank())};
+        const std::size_t pairs = tokens * choices_;
+        number* const inputs = from.take<number>(pairs * inputs_);
+        number* const rows = from.take<number>(pairs * width_);
+        return {inputs, rows, from.take<number>(pairs * rank())};
     }
+    buffers from(const buffers& all, std::size_t pair) const noexcept {
+        return {all.inputs + pair * inputs_, all.rows + pair * width_, all.ranks + pair * rank()};
+    }
+    // Of the products of one expert, which has all tokens at most.
+    [[nodiscard]] std::size_t product_bytes(std::size_t tokens) const noexcept {
+        const std::size_t r = rank();
+        return std::max({M::multiply_bytes(tokens, r, inputs_, 1), M::multiply_bytes(tokens, width_, r, 1),
+                         M::multiply_bytes(tokens, r, width_, 1), M::multiply_bytes(width_, r, tokens, 1),
+                         M::multiply_bytes(r, inputs_, tokens, 1), M::multiply_bytes(tokens, inputs_, r, 1)});
+    }
+    // visit(its call, expert, its first pair, its pairs, memory) for each that has pairs: by one worker, as its products
+    // are too small to be shared out.
     template <class Visit>
-    void each_expert(const tokens_type& at, const Visit& visit) const {
-        for (std::size_t e = 0; e < a_->given.shape[0]; ++e)
-            if (const std::size_t n = at.begin[e + 1] - at.begin[e]; n > 0) visit(e, at.begin[e], n);
+    void each_expert(const call_type& call, const tokens_type& at, const step_memory& scratch,
+                     const Visit& visit) const {
+        call_type alone = call;
+        alone.execute = serially;
+        alone.workers = 1;
+        std::atomic<std::size_t> next{0};
+        const auto work = [&](std::size_t worker) {
+            std::byte* const memory = scratch.rest() + worker * product_bytes(call.tokens);
+            for (std::size_t e = next++; e < experts(); e = next++)
+                if (const std::size_t n = at.begin[e + 1] - at.begin[e]; n > 0)
+                    visit(alone, e, at.begin[e], n, memory);
+        };
+        call.execute(std::min(call.workers, experts()), task_ref(work));
     }
+    [[nodiscard]] std::size_t experts() const noexcept { return a_->given.shape[0]; }
     void weigh(std::size_t n, const number* ranks, const number* weights, number* to) const noexcept {
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t k = 0; k < rank(); ++k) to[i * rank() + k] = weights[i] * ranks[i * rank() + k];

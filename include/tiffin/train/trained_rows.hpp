@@ -65,6 +65,19 @@ void add_rows(const training_call<Number>& call, std::size_t n, std::size_t widt
             }
     });
 }
+// The same where rows may be equal: i ascends.
+template <class M, class Number>
+void add_rows_in_order(const training_call<Number>& call, std::size_t n, std::size_t width,
+                       const Number* from, const std::uint32_t* rows, Number* to) {
+    call.each_columns(width, [&](std::size_t first, std::size_t last) {
+        for (std::size_t i = 0; i < n; ++i)
+            for (std::size_t j = first; j < last; j += M::width) {
+                const std::size_t count = std::min(M::width, last - j);
+                Number* const at = to + rows[i] * width + j;
+                M::store(M::load(at, count) + M::load(from + i * width + j, count), at, count);
+            }
+    });
+}
 // to[i] = from[rows[i]] times weights[i], where there are weights.
 template <class M, class Number>
 void take_rows(const training_call<Number>& call, std::size_t n, std::size_t width, const Number* from,
