@@ -10,6 +10,7 @@
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
 #include "tables_in_file.hpp"
+#include "trained_layer.hpp"
 #if defined(TIFFIN_EXAMPLE_CUDA)
 #    include "layers_on_device.hpp"
 #endif
@@ -51,7 +52,7 @@ struct arguments {
     std::string text;
     std::string shape = "llama-3.2-1b";
     std::string json;
-    std::string model;  // in place of shape
+    std::string model, layer_file;  // in place of shape
     std::size_t layer = 0;
     std::size_t tokens = 1024;
     std::size_t vocab = 4096;
@@ -453,7 +454,18 @@ int run(const arguments& args) {
     job j;
     std::optional<tiffin::io::model> model;
     tiffin::io::described_layer real;
-    if (args.model.empty()) {
+    std::optional<tiffin::io::safetensors_file> trained;
+    std::size_t most_ids = args.vocab;
+    if (!args.layer_file.empty()) {
+        trained = tiffin::io::safetensors_file::open(args.layer_file).or_throw();
+        with_block_of(*trained, [&](const auto&, const tiffin::block_shape& of, const char*, const auto&) {
+            j.sizes = {fs::path(args.layer_file).filename().string(), of.d_model, of.d_ff};
+            if (of.vocab != 0) most_ids = std::min(most_ids, of.vocab);
+        });
+        if (most_ids < 256)
+            throw std::runtime_error(args.layer_file + ": has tables of " + std::to_string(most_ids) +
+                                     " rows; a text needs 256, one per byte, or more");
+    } else if (args.model.empty()) {
         j.sizes = parse_shape(args.shape);
     } else {
         model = tiffin::io::model::open(args.model).or_throw();
@@ -464,7 +476,7 @@ int run(const arguments& args) {
     }
     j.execute = tiffin::openmp{args.threads};
     const std::string text = read_text(args.text);
-    const vocabulary words(text, args.vocab);
+    const vocabulary words(text, most_ids);
     std::vector<std::int32_t> all = words.encode(text);
     const std::size_t text_tokens = all.size();
     all.resize(std::min(text_tokens, args.tokens));
@@ -529,14 +541,26 @@ int run(const arguments& args) {
     };
     // clang-format on
 #undef COMPARED
+    // Weights that are not initialised here: one row more, behind SwiGLU's.
+    const auto add_given = [&](std::string name, std::string composition, const auto& block,
+                               const block_shape& sizes, const weights& tensors,
+                               const std::vector<block_shape>& parts = {}) {
+        const auto make = [=, &tensors](const job& of, const std::string& n, const std::string& c,
+                                        const report& r) {
+            block_shape shape = sizes;
+            if (!parts.empty()) shape.parts = parts.data();
+            return make_contender(of, n, c, block, shape, r, &tensors);
+        };
+        compared.insert(compared.begin() + 1, {std::move(name), std::move(composition), make});
+    };
+    if (trained)
+        with_block_of(*trained, [&](const auto& block, const block_shape& sizes,
+                                    const std::string& composition, const std::vector<block_shape>& parts) {
+            add_given("trained", "the file's " + composition, block, sizes, trained->tensors(), parts);
+        });
     if (model) {
         const auto as = [&](std::string composition, const auto& block) {
-            const auto make = [=, &real](const job& of, const std::string& n, const std::string& c,
-                                         const report& r) {
-                return make_contender(of, n, c, block, whole, r, &real.tensors);
-            };
-            compared.insert(compared.begin() + 1,
-                            {std::string(model->architecture()), std::move(composition), make});
+            add_given(std::string(model->architecture()), std::move(composition), block, whole, real.tensors);
         };
         const std::string phi = real.options["activation"];
         if (real.options["block"] == "mlp") {
@@ -613,6 +637,11 @@ int main(int argc, char** argv) {
     app.add_option("--layer", args.layer, "Layer of the model, from 0 on")
         ->needs("--model")
         ->capture_default_str();
+    app.add_option(
+           "--layer-file", args.layer_file,
+           "Layer file (examples/train writes them): its block as one row more, and the shape of that")
+        ->excludes("--shape")
+        ->excludes("--model");
     app.add_option("--tokens", args.tokens, "Tokens of the text that run, from its beginning")
         ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
