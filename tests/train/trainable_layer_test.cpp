@@ -1,9 +1,11 @@
 // What a layer that learns promises beside right gradients (train.named and its like): what is refused, what is kept,
 // what is frozen, rows of ids over several calls, delays, the logits of a router.
 #include <tiffin/block/branch.hpp>
+#include <tiffin/block/linear.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/train/any_block.hpp>
 #include <tiffin/train/reference.hpp>
 #include <tiffin/train/simd.hpp>
 
@@ -318,6 +320,75 @@ TEST_CASE("training: rows that come with the call") {
                theirs = gradient_of(wanted, "stem_embed.weight");
     for (std::size_t i = 0; i < 3; ++i)
         for (std::size_t j = 0; j < f; ++j) CHECK(ours.row(0, i)[j] == theirs.row(0, i)[j]);
+}
+
+TEST_CASE("training: one product of a width of its own") {
+    constexpr std::size_t tokens = 5, outputs = 11;
+    const std::vector<float> w = random_rows(outputs, d, 3), b = random_rows(1, outputs, 4);
+    weights given;
+    given.add("proj.weight", w.data(), {outputs, d}).add("proj.bias", b.data(), {outputs});
+    auto layer = prepare_training<linear<>>(given, reference<>{}, {.tokens = tokens});
+    REQUIRE(layer.outputs() == outputs);
+    const std::vector<double> x = wide(random_rows(tokens, d, 1)), dy = wide(random_rows(tokens, outputs, 2));
+    std::vector<double> y(tokens * outputs), dx(tokens * d);
+    layer.forward(x, {}, y);
+    layer.backward(dy, {.x = {dx.data(), tokens, d}});
+    const auto near = [](double value, double wanted) {
+        CHECK(std::fabs(value - wanted) <= 1e-13 * (1 + std::fabs(wanted)));
+    };
+    const auto dw = gradient_of(layer, "proj.weight"), db = gradient_of(layer, "proj.bias");
+    for (std::size_t o = 0; o < outputs; ++o) {
+        double bias = 0;
+        for (std::size_t t = 0; t < tokens; ++t) bias += dy[t * outputs + o];
+        near(db.data[o], bias);
+        for (std::size_t i = 0; i < d; ++i) {
+            double weight = 0;
+            for (std::size_t t = 0; t < tokens; ++t) weight += dy[t * outputs + o] * x[t * d + i];
+            near(dw.data[o * d + i], weight);
+        }
+    }
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t i = 0; i < d; ++i) {
+            double back = 0;
+            for (std::size_t o = 0; o < outputs; ++o)
+                back += dy[t * outputs + o] * static_cast<double>(w[o * d + i]);
+            near(dx[t * d + i], back);
+        }
+}
+
+// y, dx and every gradient of a step, one after the other.
+template <class Block, class Backend>
+std::vector<training_number<Backend>> all_of_a_step(const Block& block, const weights& given,
+                                                    const Backend& backend, std::size_t workers = 1) {
+    using number = training_number<Backend>;
+    constexpr std::size_t tokens = 9;
+    auto layer = prepare_training(block, given, backend, {.tokens = tokens, .workers = workers});
+    tiffin_test::training_step<number> step(tokens, d, layer.needs(), vocab);
+    tiffin_test::thread_per_task threads;
+    step.run(layer, threads);
+    std::vector<number> all = step.y;
+    all.insert(all.end(), step.dx.begin(), step.dx.end());
+    for (const auto& g : layer.gradients())
+        tiffin_test::each_gradient<number>(layer, g, [&](std::size_t, number v) { all.push_back(v); });
+    return all;
+}
+
+TEST_CASE("training: a block that is known only at run time") {
+    using any = any_block<training<simd<>>>;
+    const tensor_set alone = tensors_for<stem>();
+    CHECK(all_of_a_step(any(stem{}), alone.given(), simd<>{}) ==
+          all_of_a_step(stem{}, alone.given(), simd<>{}));
+    const tensor_set many = tensors_for<moe<stem>>();
+    CHECK(all_of_a_step(mixture<softmax_topk_renorm, any>{{}, any(stem{}), {}}, many.given(), simd<>{}) ==
+          all_of_a_step(mixture<softmax_topk_renorm, stem>{}, many.given(), simd<>{}));
+}
+
+TEST_CASE("training: in double too the threads change no bit") {
+    using block = tiffin_test::mort_of_three<ffn<gate<gelu, sum<dense, routed_low_rank<>>>>>;
+    const tensor_set all = tensors_for<block>();
+    const auto one = all_of_a_step(block{}, all.given(), reference<>{});
+    CHECK(all_of_a_step(block{}, all.given(), reference<>{}, 2) == one);
+    CHECK(all_of_a_step(block{}, all.given(), reference<>{}, 5) == one);
 }
 
 TEST_CASE("training: memory is told, and shared where forward is computed again") {
