@@ -56,7 +56,7 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 //
 // | tensor | starting values | source |
 // |---|---|---|
-// | projections, a bank's A, routers | SmallInit, N(0, 2 / (5 n)), n the features read | StructMoE |
+// | projections, a bank's A, routers | SmallInit, N(0, 2 / (5 n)), n the features read | StructMoE; of mixtures and MoRT ours |
 // | a bank's B | the same, n the rank (banks_by_rank) | StructMoE, its reading is ours |
 // | down_proj, out_proj as wide as the model | DeepNorm, sigma = 2 / (layers sqrt(d_model)) | StructMoE; out_proj ours |
 // | tables | xavier normal, N(0, 2 / (V + width)) | STEM's code |
