@@ -85,8 +85,9 @@ void check_product(const sizes& s, bool ta, bool tb) {
         CHECK(p.computed(true, workers) == added);
 }
 
-const std::vector<sizes> all_sizes{{1, 1, 1},      {7, 33, 5},    {3, 260, 255}, {13, 300, 257},
-                                   {70, 77, 1025}, {530, 40, 31}, {600, 257, 9}};
+const std::vector<sizes> all_sizes{{1, 1, 1},      {7, 33, 5},      {3, 260, 255},
+                                   {13, 300, 257}, {70, 77, 1025},  {530, 40, 31},
+                                   {600, 257, 9},  {200, 40, 1300}, {590, 33, 1100}};
 
 }  // namespace
 
@@ -100,6 +101,15 @@ TEST_CASE_TEMPLATE("simd product: sums of products, whole or added, however the 
                 CAPTURE(s.k);
                 check_product<Format>(s, ta, tb);
             }
+}
+
+// A step may have fewer tokens than it was prepared for.
+TEST_CASE_TEMPLATE("simd product: fewer rows want no more memory", Format, f32, bf16) {
+    using of = train_detail::simd_product<xsimd::default_arch, Format>;
+    for (const std::size_t n : {16u, 256u, 300u})
+        for (const std::size_t k : {16u, 960u, 1500u})
+            for (std::size_t m = 1; m < 1300; m += 7)
+                CHECK(of::bytes(m, n, k, 2) <= of::bytes(m + 7, n, k, 2));
 }
 
 TEST_CASE_TEMPLATE("simd product: NaN and infinity are not lost", Format, f32, bf16) {

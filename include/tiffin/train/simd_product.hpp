@@ -29,16 +29,17 @@ class simd_product {
     static constexpr std::size_t panel_outputs = registers * simd_detail::width<Arch>;
     static constexpr std::size_t depth_block = simd_detail::depth_block;
     static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
-    static constexpr std::size_t panels = group / panel_outputs;
-    static constexpr std::size_t most_depth = 1024;  // that is packed at once
+    static constexpr std::size_t most_depth = 1024;                                  // that is packed at once
     static constexpr std::size_t rows_at_once = 96;  // whole tiles; they and their sums stay in the cache
     static constexpr std::size_t most_rows = 6 * rows_at_once;  // whose sums wait for more depth
 
 public:
+    // For m rows or fewer.
     static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
-        step_memory areas;
-        is_turned(m, n) ? lay_out(areas, n, m, k, workers) : lay_out(areas, m, n, k, workers);
-        return areas.used();
+        step_memory areas, turned;
+        if (is_turned(m, n)) lay_out(turned, n, m, k, workers);
+        lay_out(areas, is_turned(m, n) ? 2 * n : m, n, k, workers);
+        return std::max(areas.used(), turned.used());
     }
     static void run(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
                     const factor<float>& a, const factor<float>& b, float* c, bool add, std::byte* memory) {
@@ -59,7 +60,7 @@ private:
         // As many groups for each worker, of panels as equal as they can be.
         const std::size_t all_panels = (n + panel_outputs - 1) / panel_outputs;
         const std::size_t at_once = std::min(call.workers, all_panels);
-        const std::size_t rounds = ((all_panels + panels - 1) / panels + at_once - 1) / at_once;
+        const std::size_t rounds = ((n + group - 1) / group + at_once - 1) / at_once;
         const std::size_t groups = std::min(rounds * at_once, all_panels);
         const auto work = [&](std::size_t worker) noexcept {
             storage* const packed = at.packed + worker * packed_numbers(k);
@@ -224,10 +225,9 @@ private:
     }
     // Asks for the rows of c that the next tile adds to: they lie a row of c apart.
     static void ask_for(const work& w, std::size_t i0, std::size_t count, std::size_t from) noexcept {
-        constexpr std::size_t line = 64 / sizeof(float);
-        for (std::size_t i = from; i < std::min(count, from + simd_detail::most_accumulators / registers);
-             ++i)
-            for (std::size_t l = 0; l < w.columns; l += line)
+        const std::size_t to = std::min(count, from + simd_detail::most_accumulators / registers);
+        for (std::size_t i = from; i < to; ++i)
+            for (std::size_t l = 0; l < w.columns; l += 64 / sizeof(float))
                 __builtin_prefetch(w.c + (i0 + i) * w.n + w.j0 + l, 1);
     }
     static void add_row(const float* from, std::size_t count, float* to, bool add) noexcept {
