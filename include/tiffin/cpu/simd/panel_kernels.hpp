@@ -124,8 +124,7 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 
 template <class Product, stored_format Weights>
 inline constexpr panel_kernels kernels_of = [] {
-    static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0 &&
-                  Product::tile_tokens >= few_tokens<Weights>);
+    static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0);
     panel_kernels made{.block = Weights::block,
                        .block_bytes = Product::block_bytes,
                        .step = Product::step,
@@ -147,7 +146,7 @@ inline constexpr panel_kernels kernels_of = [] {
         if constexpr (requires { Product::unpack(nullptr, 0, nullptr); }) made.unpack = &Product::unpack;
     }
     // A byte per number, or more.
-    constexpr std::size_t few = few_tokens<Weights>;
+    constexpr std::size_t few = std::min(few_tokens<Weights>, Product::tile_tokens);
     if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few)
         made.side_by_side = {.of = side_by_side<Product, few>.data(), .tokens = few};
     if constexpr (requires { Product::round(nullptr, 0, 0, nullptr); }) {
