@@ -81,7 +81,8 @@ void add_shape(const shape& s) {
     add_peers(s);
     add_formats_compared(s);
     const shape memory{s.d_model, 256};
-    for (const char* layer : {"structmoe", "structmoe_gated", "structmoe_post", "structmoe_down"})
+    for (const char* layer : {"structmoe", "structmoe_gated", "structmoe_post", "structmoe_down",
+                              "deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole"})
         add_over_base({layer, s}, {"mlp", s});
     for (const char* layer : {"retoken", "mort", "swiglu_meki", "swiglu_delayed", "stem_gate", "stem_hybrid",
                               "moe", "hash_moe", "moe_stem"})
@@ -96,6 +97,9 @@ void add_published_shapes() {
     const shape wide{2048, 8192};
     add_layers(wide,
                {"mlp", "swiglu", "stem", "stem_gate", "stem_hybrid", "retoken", "mort", "swiglu_delayed"});
+    add_layers(wide, {"deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole"});
+    for (const char* layer : {"deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole"})
+        add_over_base({layer, wide}, {"mlp", wide});
     add_peers(wide);
     add_formats_compared(wide);
     for (const char* layer : {"retoken", "mort", "swiglu_delayed", "stem_gate", "stem_hybrid"})

@@ -41,7 +41,7 @@
 # ---- one policy each ----
 tiffin_suite(activation/activation
              TESTS activation/silu.hpp activation/sigmoid.hpp activation/identity.hpp activation/gelu.hpp
-                   activation/gelu_tanh.hpp activation/relu.hpp activation/any_activation.hpp scalar.hpp
+                   activation/gelu_tanh.hpp activation/relu.hpp activation/relu_squared.hpp activation/any_activation.hpp scalar.hpp
                    cpu/simd/lanes.hpp)
 tiffin_suite(fusion/fusion TESTS fusion/add.hpp fusion/multiply.hpp)
 tiffin_suite(norm/norm
@@ -93,6 +93,10 @@ tiffin_suite(engine/conformance_routed
              HEAVY LEARNS_SMALL O1 THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
                    cpu/mixture.hpp cpu/router.hpp)
+
+tiffin_suite(engine/conformance_relatives
+             HEAVY LEARNS O1 DEVICE NVCC_LONG
+             TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp)
 
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations

@@ -115,6 +115,7 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
         if (std::exchange(held->tokens, tokens) != tokens) held->carried.begin();
         tiffin::token_inputs inputs;
         inputs.token_ids = {ids, tokens};
+        inputs.residual = {x, tokens, sizes.d_model};
         inputs.per_layer_input = {x, tokens, sizes.d_ff};
         inputs.carried = &held->carried;
         const tiffin::matrix_view<const float> in(x, tokens, sizes.d_model);

@@ -34,6 +34,10 @@ void add_memory_layers(const layer_choice& choice) {
     if (choice.wants("meki_training")) add_layer<tiffin::meki_training>("meki_training", memory, {}, inner);
     if (choice.wants("ple")) add_layer<tiffin::ple>("ple", memory);
     if (choice.wants("ple_given")) add_layer<tiffin::ple_given>("ple_given", memory);
+    if (choice.wants("deep_embed_1x")) add_layer<tiffin::deep_embed_1x>("deep_embed_1x", s);
+    if (choice.wants("deep_embed_4x")) add_layer<tiffin::deep_embed_4x>("deep_embed_4x", s);
+    if (choice.wants("deep_embed_v7a"))
+        add_layer<tiffin::deep_embed_v7a>("deep_embed_v7a", s, {}, {.experts = 32, .inner = {32, 32}});
     if (choice.wants("swiglu_meki")) {
         static std::list<std::array<tiffin::block_shape, 2>> branches;
         branches.push_back({{{.d_model = s.d_model, .d_ff = s.d_ff, .vocab = vocab},

@@ -12,6 +12,7 @@ void add_routed_layers(const layer_choice& choice) {
     if (choice.wants("structmoe_down")) add_layer<tiffin::structmoe_down>("structmoe_down", s, {}, bank);
     if (choice.wants("moe")) add_layer<tiffin::moe<tiffin::swiglu>>("moe", s, {{2}, {}, {}}, experts);
     if (choice.wants("moe_stem")) add_layer<tiffin::moe<tiffin::stem>>("moe_stem", s, {{2}, {}, {}}, experts);
+    if (choice.wants("mole")) add_layer<tiffin::mole>("mole", s, {}, {.experts = 8});
     if (choice.wants("hash_moe")) add_layer<tiffin::hash_moe<tiffin::swiglu>>("hash_moe", s, {}, experts);
 }
 

@@ -536,6 +536,8 @@ int run(const arguments& args) {
         COMPARED("structmoe", banks, ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>),
         COMPARED("swiglu_meki", branches, parallel<swiglu, meki>),
         COMPARED("retoken", whole, modulated<swiglu, folded_modulator, multiply>),
+        COMPARED("deep_embed", whole, ffn<gate<relu_squared>, deep_embed>),
+        COMPARED("mole", pools, sum<mlp, lookup_experts>),
         compared_as("mort", "modulated<swiglu, modulator_pool<>, add>", mort_of_28_layers, pools),
         compared_as("moe", "mixture<softmax_topk{2}, swiglu> of 8, f / 4", two_of_eight, experts),
     };
@@ -586,7 +588,7 @@ int run(const arguments& args) {
                 bar.show(0.4 * before / static_cast<double>(compared.size()), e.name + ": " + what);
             }));
         for (const contender& c : contenders) {
-            if (c.choices == 0) continue;
+            if (c.choices == 0 || c.choices == c.experts) continue;
             routing r{c.result.name, routing_statistics(c.experts)};
             if (const status s = r.statistics.add(c.routes(), c.choices); !s)
                 throw std::runtime_error(c.result.name + ": " + s.failure().message());

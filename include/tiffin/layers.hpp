@@ -4,6 +4,7 @@
 #include <tiffin/activation/gelu.hpp>
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/relu.hpp>
+#include <tiffin/activation/relu_squared.hpp>
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/activation/silu.hpp>
 #include <tiffin/block/delayed.hpp>
@@ -18,14 +19,18 @@
 #include <tiffin/modulator/token_modulator.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/router/hash.hpp>
+#include <tiffin/router/linear.hpp>
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
+#include <tiffin/source/fused.hpp>
 #include <tiffin/source/memory.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/per_layer_input.hpp>
 #include <tiffin/source/ple_memory.hpp>
+#include <tiffin/source/routed_embedding.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
 #include <tiffin/source/sum.hpp>
+#include <tiffin/source/through.hpp>
 #include <tiffin/source/token_embedding.hpp>
 
 TIFFIN_BEGIN
@@ -61,6 +66,17 @@ template <class Block> using retoken_folded = modulated<Block, folded_modulator,
 template <class Block> using mort           = modulated<Block, modulator_pool<>, add>;             // Eq. 3-6
 template <class Block> using moe            = mixture<softmax_topk, Block>;                        // #moe
 template <class Block> using hash_moe       = mixture<hash, Block>;                                // #hash-moe
+
+using deep_embed        = named<token_embedding, "deep_embed">;
+using deep_embed_matrix = through<"", routed_embedding<linear_all<"in_proj.weight">, pool<"deep_embed.weight">>,
+                                  named<dense, "out_proj">>;
+using deep_embed_1x     = fused<ffn<gate<relu_squared>, none>, deep_embed, multiply>;              // #deepembed
+using deep_embed_4x     = ffn<gate<relu_squared>, deep_embed>;
+using deep_embed_v7a    = ffn<gate<relu_squared>, on_residual<deep_embed_matrix>>;
+
+using lookup_experts = routed_embedding<softmax_all, pool<"lookup.weight">>;
+using mole           = sum<mlp, lookup_experts>;                                                   // #mole, folded
+using mole_training  = sum<mlp, mixture<softmax_all, through<"", per_layer_input, mlp>>>;          // #mole
 // clang-format on
 
 TIFFIN_END

@@ -10,6 +10,7 @@
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/relu.hpp>
+#include <tiffin/activation/relu_squared.hpp>
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/activation/silu.hpp>
 #include <tiffin/analysis/balance.hpp>
@@ -57,6 +58,7 @@
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/router/any_router.hpp>
 #include <tiffin/router/hash.hpp>
+#include <tiffin/router/linear.hpp>
 #include <tiffin/router/sigmoid.hpp>
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>

@@ -56,6 +56,12 @@ struct relu_case {
     static constexpr double at_minus_infinity = 0, at_infinity = infinity;
     static long double exact(long double z) { return (z + std::fabs(z)) / 2; }
 };
+struct relu_squared_case {
+    static constexpr tiffin::relu_squared phi{};
+    static constexpr auto kind = tiffin::activation_kind::relu_squared;
+    static constexpr double at_minus_infinity = 0, at_infinity = infinity;
+    static long double exact(long double z) { return z > 0 ? z * z : 0 * z; }
+};
 struct identity_case {
     static constexpr tiffin::identity phi{};
     static constexpr auto kind = tiffin::activation_kind::identity;
@@ -63,7 +69,8 @@ struct identity_case {
     static long double exact(long double z) { return z; }
 };
 
-#define FOR_EACH_ACTIVATION silu_case, sigmoid_case, gelu_case, gelu_tanh_case, relu_case, identity_case
+#define FOR_EACH_ACTIVATION \
+    silu_case, sigmoid_case, gelu_case, gelu_tanh_case, relu_case, relu_squared_case, identity_case
 
 // Around every bend and limit: fine near 0, +-150, denormals, the ends of exp in f32, powers of two.
 std::vector<float> grid() {

@@ -9,6 +9,7 @@
 #include "support/doctest.hpp"
 #include "support/tensor_set.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -123,6 +124,72 @@ TEST_CASE("fold: retoken") {
     REQUIRE(table.ok());
     const weights folded = folded_weights(retoken_folded<swiglu>{}, given.all, "modulators.weight", *table);
     CHECK(run(retoken_folded<swiglu>{}, folded) == run(block, given.all));
+}
+
+// Each expert reads the token's word alone: its rows are a table, and the mixture of experts a pool of these.
+TEST_CASE("fold: the experts of mole") {
+    using word = normed<memory_norm, named<token_embedding, "word_embed">, "word_norm">;
+    constexpr std::size_t experts = 3;
+    std::vector<std::vector<float>> memory;
+    weights trained, words;
+    tiffin_test::random_numbers random(5);
+    const auto add = [&](weights& to, const std::string& name, const shape& s) {
+        memory.emplace_back(s.elements());
+        random.fill(memory.back(), 0.8f);
+        to.add(name, memory.back().data(), s);
+    };
+    for (const auto& [name, t] :
+         tensors_needed(mole_training{}, {.d_model = d, .d_ff = f, .experts = experts, .inner = {22, 22}}))
+        add(trained, name, t.shape);
+    add(words, "word_embed.weight", {vocab, 22});
+    add(words, "word_norm.weight", {22});
+    const auto normed_words = fold(word{}, words).or_throw();
+
+    std::vector<float> lookup;
+    for (std::size_t e = 0; e < experts; ++e) {
+        weights expert = words;
+        const std::string prefix = "experts." + std::to_string(e) + ".";
+        for (const weights::entry& one : trained.entries())
+            if (one.name.starts_with(prefix)) expert.add(one.name.substr(prefix.size()), one.tensor);
+        const auto table = fold(through<"", word, mlp>{}, expert).or_throw();
+        lookup.insert(lookup.end(), table.rows.begin(), table.rows.end());
+    }
+    weights folded;
+    for (const weights::entry& one : trained.entries())
+        if (!one.name.starts_with("experts.")) folded.add(one.name, one.tensor);
+    folded.add("lookup.weight", lookup.data(), {experts, vocab, d});
+
+    const std::vector<float> x = random_rows(tokens, d, 3);
+    const std::vector<std::int32_t> ids = random_ids(tokens, vocab, 7);
+    std::vector<float> rows, y(tokens * d), y_folded(tokens * d);
+    for (const std::int32_t id : ids)
+        rows.insert(rows.end(), normed_words.rows.begin() + id * 22,
+                    normed_words.rows.begin() + (id + 1) * 22);
+    token_inputs inputs{.token_ids = ids};
+    inputs.per_layer_input = {rows.data(), tokens, 22};
+    std::vector<choice<float>> routes(tokens * experts);
+    inputs.routes = routes;
+    prepare(mole_training{}, trained, simd{})(x, inputs, y);
+    prepare(mole{}, folded, simd{})(x, ids, y_folded);
+    // The terms are the same numbers, and so is what is beside them; each passes through a product and as many
+    // sums as there are terms, here and there.
+    double worst = 0;
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t i = 0; i < d; ++i) {
+            double mixed = 0, size = 0;
+            for (std::size_t e = 0; e < experts; ++e) {
+                const choice<float>& c = routes[t * experts + e];
+                CHECK(c.expert == static_cast<std::int32_t>(e));
+                const double term = static_cast<double>(c.weight) *
+                                    static_cast<double>(lookup[(e * vocab + std::size_t(ids[t])) * d + i]);
+                mixed += term;
+                size += std::abs(term);
+            }
+            size += std::abs(static_cast<double>(y[t * d + i]) - mixed);
+            const double off = std::abs(static_cast<double>(y[t * d + i] - y_folded[t * d + i]));
+            worst = std::max(worst, off / (2 * (experts + 1) * 0x1p-24 * size));
+        }
+    CHECK(worst <= 1);
 }
 
 TEST_CASE("fold: progress ends with the last row, and only rises") {

@@ -77,7 +77,7 @@ class Loss:
     def along(self, a, v):
         """The derivative along v, and whether the loss is smooth there; a is changed in place and back."""
         before, found = a.copy(), []
-        for h in (2.0**-9, 2.0**-10):
+        for h in (2.0**-16, 2.0**-17):
             a += h * v
             above = self()
             a[...] = before - h * v

@@ -17,7 +17,7 @@ carries v and E(v) for u = 2^-24 and u = 2^-53, the latter also bounding the err
    being computed as (1 + erf)/2, (1 + tanh)/2 or 1/(1 + exp(-z)) to an *absolute* error of a few u
    (erf, tanh: 2 ulp -> 2u; the sum: 2u; halved; the rounded argument a: a erf'(a) u < u/2; the
    product with z: u; together below 4u), hence A = |z~| and c = 4, for sigmoid A = 1.  relu and
-   identity round nothing: c = 0.  c is doubled to 8.
+   identity round nothing: c = 0.  c is doubled to 8.  relu_squared is relu multiplied by itself, see 3.
 3. Product.  h = p m:  E(h) = (|p| + E(p)) E(m) + E(p) |m| + u (|p| + E(p)) (|m| + E(m)).  A table's
    row is exact: E = 0.  Sum: E(p + m) = E(p) + E(m) + u (|p + m| + E(p) + E(m)).
 4. Norms.  rms: R = mean(x^2) + eps has E(R) = mean(2|x|E(x) + E(x)^2) + gamma_(n+3) (...) + 2^-24 eps (eps may be
@@ -94,6 +94,8 @@ def phi(name, z):
         return sigmoid(z)
     if name == "identity":
         return z
+    if name == "relu_squared":
+        return np.maximum(z, 0.0) ** 2
     raise ValueError(name)
 
 
@@ -108,6 +110,8 @@ def project(a, weight, bias=None, extra=(), slack=0):
 
 
 def activate(act, z):
+    if act == "relu_squared":
+        return multiply(activate("relu", z), activate("relu", z))
     scale = {"relu": 0.0, "identity": 0.0, "sigmoid": 1.0}.get(act, np.abs(z.v) + z.e)
     return Num(phi(act, z.v), LIPSCHITZ[act] * z.e + 8 * units(z.v) * scale)
 

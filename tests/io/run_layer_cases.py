@@ -227,6 +227,38 @@ class Maker:
         self.normal(prefix + "modulators.weight", n, self.v, self.d)
         self.normal(prefix + "scale", self.d, scale=3.0)
 
+    def deep_embed(self, spec, prefix, keys):
+        d, f, v, form = self.d, spec["f"], self.v, spec["form"]
+        first = "up_proj" if form == "1x" else "gate_proj"
+        self.normal(prefix + first + ".weight", f, d, scale=1.5 / math.sqrt(d))
+        self.normal(prefix + "down_proj.weight", d, f, scale=1 / math.sqrt(f))
+        for p in spec.get("biases", ()):
+            self.normal(prefix + (first if p == "up" else p + "_proj") + ".bias", d if p == "down" else f)
+        if form != "v7a":
+            self.normal(prefix + "deep_embed.weight", v, d if form == "1x" else f)
+            return
+        n, w = spec["n"], spec.get("w", spec["n"])
+        self.normal(prefix + "in_proj.weight", n, d, scale=1 / math.sqrt(d))
+        self.normal(prefix + "deep_embed.weight", n, v, w, scale=1 / math.sqrt(n))
+        self.normal(prefix + "out_proj.weight", f, w, scale=1 / math.sqrt(w))
+
+    def mole(self, spec, prefix, keys):
+        d, f, v, n = self.d, spec["f"], self.v, spec["n"]
+
+        def mlp(to, reads):
+            self.normal(to + "up_proj.weight", f, reads, scale=1.5 / math.sqrt(reads))
+            self.normal(to + "down_proj.weight", d, f, scale=1 / math.sqrt(f))
+            for p in spec.get("biases", ()):
+                self.normal(to + p + "_proj.bias", f if p == "up" else d)
+
+        mlp(prefix, d)
+        self.normal(prefix + "router.weight", n, d, scale=1.5 / math.sqrt(d))
+        if spec["form"] == "folded":
+            self.normal(prefix + "lookup.weight", n, v, d)
+        else:
+            for e in range(n):
+                mlp("%sexperts.%d." % (prefix, e), spec["w"])
+
     def parallel(self, spec, prefix, keys):
         self.metadata[keys + "branches"] = str(len(spec["branches"]))
         for i, branch in enumerate(spec["branches"]):

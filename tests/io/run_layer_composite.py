@@ -52,6 +52,14 @@ def mort(base, n, k=None, num_layers=7, **options):
     return dict({"block": "mort", "n": n, "base": base, "num_layers": num_layers}, **({"k": k} if k else {}), **options)
 
 
+def deep_embed(f, form, **options):
+    return dict({"block": "deep_embed", "f": f, "form": form}, **options)
+
+
+def mole(f, n, form="folded", **options):
+    return dict({"block": "mole", "f": f, "n": n, "form": form}, **options)
+
+
 def parallel(*branches):
     return {"block": "parallel", "branches": branches}
 
@@ -74,6 +82,11 @@ def one_of_each():
     yield "retoken", retoken(dense(33, 4))
     yield "retoken", retoken(moe(4, 2, mlp(17)))
     yield "mort", mort(glu(17), 5, 3)
+    yield "deep_embed", deep_embed(33, "1x")
+    yield "deep_embed", deep_embed(33, "4x")
+    yield "deep_embed", deep_embed(33, "v7a", n=6, w=5, biases=("out",))
+    yield "mole", mole(33, 5)
+    yield "mole", mole(17, 3, "trained", w=9)
     yield "parallel", parallel(glu(17), meki(9, "static"), ple(8, False))
     yield "parallel", parallel(moe(4, 2, mlp(17)), retoken(dense(9, 2)))
 
@@ -252,6 +265,31 @@ class Values(RunLayerTest):
                 yield mort(base, (3, 5, 1, 8)[i % 4], (2, 3, 1, 5)[i % 4], num_layers=(12, 1, 28)[i % 3], **options)
 
         self.run_all("mort", specs())
+
+    def test_deep_embed(self):
+        def specs():
+            for i, form in enumerate(("1x", "4x")):
+                yield deep_embed(33, form)
+                for j, act in enumerate(ACTIVATIONS):
+                    yield deep_embed(17 + j, form, activation=act, biases=(("up", "down"), ("down",), ())[(i + j) % 3])
+            # as published: 32x32 matrices; and any other shape
+            for j, (n, w) in enumerate(((32, 32), (1, 1), (5, 3), (3, 17), (33, 2))):
+                yield deep_embed(31 + j, "v7a", n=n, w=w, biases=(("out",), ("up", "down", "out"), ())[j % 3])
+            yield deep_embed(17, "v7a", n=4, activation="silu")
+            yield parallel(deep_embed(9, "v7a", n=3), deep_embed(9, "1x"))
+
+        self.run_all("deep_embed", specs())
+
+    def test_mole(self):
+        def specs():
+            for i, n in enumerate((1, 2, 5, 17)):
+                yield mole(17 + i, n)
+                yield mole(9 + i, n, "trained", w=(4, 33, 1, 16)[i])
+            for j, act in enumerate(ACTIVATIONS):
+                yield mole(9, 3, ("folded", "trained")[j % 2], w=8, activation=act, biases=("up", "down"))
+            yield retoken(mole(9, 4))
+
+        self.run_all("mole", specs())
 
     def test_parallel(self):
         specs = [parallel(glu(17)), parallel(mlp(9), mlp(9)), parallel(*(dense(5 + i, i) for i in range(5)))]

@@ -10,7 +10,7 @@ import numpy as np
 from run_layer_bounds import Num
 from run_layer_files import BLOCK_BYTES, decode, dequantised, encode
 
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared")
 ORDERS = ("softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm")
 STRUCT_FUSIONS = ("additive", "gated", "post_activation")
 MEKI_FUSIONS = ("add_sigmoid", "mul_sigmoid", "add_silu", "mul_silu")
@@ -23,7 +23,7 @@ BLOCKS = {
     "stem_gate": (("up", "down"), True, "silu"),
     "stem_hybrid": (("gate", "up", "down"), True, "silu"),
 }
-COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "parallel")
+COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "deep_embed", "mole", "parallel")
 ALL_BLOCKS = tuple(BLOCKS) + COMPOSITE
 LOADERS = {}  # block -> what reads one, a function of a Reader; filled by run_layer_reference.py
 DEEPEST = 64  # nested blocks, one in the other; docs/layer_files.md names 32

@@ -310,6 +310,59 @@ def load_mort(r):
     return run
 
 
+def load_deep_embed(r):
+    act = r.choice("activation", ACTIVATIONS, "relu_squared")
+    matrices = r.has("in_proj.weight")
+    beside = matrices or r.has("gate_proj.weight")
+    first = "gate_proj" if beside else "up_proj"
+    up, down = r.tensor(first + ".weight", "f", "d"), r.tensor("down_proj.weight", "d", "f")
+    up_bias, down_bias = r.optional(first + ".bias", "f"), r.optional("down_proj.bias", "d")
+    if matrices:
+        into, out, out_bias = r.tensor("in_proj.weight", "n", "d"), r.tensor("out_proj.weight", "f", "w"), r.optional("out_proj.bias", "f")
+        table = r.tensor("deep_embed.weight", "n", "V", "w")
+        r.file.needs["residual"] = None
+    else:
+        table = r.tensor("deep_embed.weight", "V", "f" if beside else "d")
+
+    def run(call):
+        h, route = activate(act, project(call.x, up, up_bias, slack=r.slack)), None
+        if matrices:
+            a = project(Num(call.residual), into)
+            rows = table[:, call.ids]  # (n, T, w)
+            terms = [multiply(a.column(k), Num(rows[k])) for k in range(len(rows))]
+            h = multiply(h, project(total(terms), out, out_bias, slack=2))
+            route = np.tile(np.arange(len(rows)), (len(call.ids), 1)), a
+        elif beside:
+            h = multiply(h, Num(table[call.ids]))
+        y = project(h, down, down_bias, slack=r.slack)
+        return (y if beside else multiply(y, Num(table[call.ids]))), route
+
+    return run
+
+
+def load_mole(r):
+    act = r.choice("activation", ACTIVATIONS, "gelu")
+
+    def mlp(prefix, reads, hidden):
+        up, down = r.tensor(prefix + "up_proj.weight", hidden, reads), r.tensor(prefix + "down_proj.weight", "d", hidden)
+        up_bias, down_bias = r.optional(prefix + "up_proj.bias", hidden), r.optional(prefix + "down_proj.bias", "d")
+        return lambda x: project(activate(act, project(x, up, up_bias, slack=2)), down, down_bias, slack=2)
+
+    shared, router = mlp("", "d", "f"), r.tensor("router.weight", "n", "d")
+    table = r.optional("lookup.weight", "n", "V", "d")
+    if table is None:
+        experts = [mlp("experts.%d." % e, "w", "f%d" % e) for e in range(len(router))]
+        r.file.needs["per_layer_input"] = r.sizes["w"][0]
+
+    def run(call):
+        s = softmax(router_logits(call.x, router))
+        rows = [Num(t) for t in table[:, call.ids]] if table is not None else [e(Num(call.per_layer_input)) for e in experts]
+        terms = [multiply(s.column(e), row) for e, row in enumerate(rows)]
+        return total([shared(call.x)] + terms), (np.tile(np.arange(len(rows)), (len(call.x.v), 1)), s)
+
+    return run
+
+
 def load_parallel(r):
     branches = [r.nested("branch.%d." % i) for i in range(r.count("branches"))]
 

@@ -4,6 +4,7 @@
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/relu.hpp>
+#include <tiffin/activation/relu_squared.hpp>
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/activation/silu.hpp>
 
@@ -15,10 +16,10 @@
 
 TIFFIN_BEGIN
 
-enum class activation_kind : std::uint8_t { silu, gelu, gelu_tanh, relu, sigmoid, identity };
+enum class activation_kind : std::uint8_t { silu, gelu, gelu_tanh, relu, sigmoid, identity, relu_squared };
 
-inline constexpr std::array<std::string_view, 6> activation_names{
-    {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity"}};
+inline constexpr std::array<std::string_view, 7> activation_names{
+    {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared"}};
 
 constexpr std::optional<activation_kind> activation_named(std::string_view name) noexcept {
     for (std::size_t i = 0; i < activation_names.size(); ++i)
@@ -39,6 +40,7 @@ struct any_activation {
             case activation_kind::relu: return use(relu{});
             case activation_kind::sigmoid: return use(sigmoid{});
             case activation_kind::identity: return use(identity{});
+            case activation_kind::relu_squared: return use(relu_squared{});
             case activation_kind::silu: break;
         }
         return use(silu{});

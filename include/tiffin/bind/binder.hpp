@@ -212,7 +212,7 @@ private:
     status bind_routes(const S& source, const bind_place& at, std::span<const wanted_tensor> wanted,
                        bound_node& to) {
         const std::size_t experts = to.parts.size() - part_count_of<S>();
-        to.choices = route_choices(source.router, to.tensors);
+        to.choices = route_choices(source.router, wanted, to.tensors);
         return check_routes(source.router, wanted, to.tensors, at.prefix, experts);
     }
     template <class S>

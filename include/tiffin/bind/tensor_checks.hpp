@@ -67,16 +67,19 @@ inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
     return narrow;
 }
 
-// The experts that a router picks for a token.
+// The experts that a router picks for a token. `wanted`: the tensors of its source.
 template <router_policy Router>
-std::size_t route_choices(const Router& router, std::span<const tensor_view> tensors) {
-    if constexpr (learned_router<Router>) {
-        return router.top_k;
-    } else {
-        for (const tensor_view& t : tensors)
-            if (is_integer(t.type)) return t.shape.rank() == 2 ? t.shape[1] : 1;
-        return 0;
+std::size_t route_choices([[maybe_unused]] const Router& router, std::span<const wanted_tensor> wanted,
+                          std::span<const tensor_view> tensors) {
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if constexpr (learned_router<Router>) {
+            if (wanted[i].kind == tensor_kind::logits) return choices_among(router, tensors[i].shape[0]);
+        } else {
+            if (wanted[i].kind == tensor_kind::route_map)
+                return tensors[i].shape.rank() == 2 ? tensors[i].shape[1] : 1;
+        }
     }
+    return 0;
 }
 
 // Whether every route that the router can take leads to an expert. `wanted`: the tensors of its source.
@@ -97,17 +100,18 @@ status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
         if (tensors[weight].shape[0] != experts)
             return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
                            " for ", experts, " experts");
-        if (router.top_k == 0 || router.top_k > experts)
+        if (const std::size_t picks = choices_among(router, experts); picks == 0 || picks > experts)
             return failure(errc::option, prefix + "top_k", "is ", router.top_k, "; there are ", experts,
                            " experts");
     } else {
         const tensor_view& given = tensors[map];
+        const std::size_t choices = route_choices(router, wanted, tensors);
         for (std::size_t i = 0; i < given.shape.elements(); ++i) {
             const std::int64_t expert = load_integer(given, i);
             if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
                 return failure(errc::option, wanted[map].name, "number ", i, " is ", expert, "; there are ",
                                experts, " experts");
-            for (std::size_t j = i - i % route_choices(router, tensors); j < i; ++j)
+            for (std::size_t j = i - i % choices; j < i; ++j)
                 if (load_integer(given, j) == expert)
                     return failure(errc::option, wanted[map].name, "numbers ", j, " and ", i,
                                    ", of one token, are both ", expert);

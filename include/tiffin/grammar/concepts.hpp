@@ -134,6 +134,15 @@ concept learned_router = router_policy<R> &&
     r.weigh(logits, values, n);
 };
 
+// A top_k: all experts, in the order of their numbers.
+inline constexpr std::size_t every_expert = ~std::size_t{0};
+
+// How many experts a router picks for a token.
+template <learned_router Router>
+TIFFIN_HD constexpr std::size_t choices_among(const Router& router, std::size_t experts) noexcept {
+    return router.top_k == every_expert ? experts : router.top_k;
+}
+
 // A leaf that reads experts chosen for the token.
 template <class S>
 concept routed_source = leaf_source<S> && detail::has_role<S, routed_role>;

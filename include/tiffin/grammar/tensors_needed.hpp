@@ -60,7 +60,7 @@ template <class S>
 constexpr std::size_t choices_of(const S& source, const block_shape& sizes) {
     if constexpr (routing_source<S>) {
         if constexpr (learned_router<router_of<S>>)
-            return source.router.top_k;
+            return choices_among(source.router, sizes.experts);
         else
             return sizes.choices;
     } else {
@@ -94,7 +94,9 @@ public:
             if constexpr (repeated != 0) {
                 std::size_t count = at.sizes->experts;
                 if constexpr (requires { s.repetitions(); }) count = s.repetitions();
+                const std::size_t before = inner_;  // all parts have the same widths inside
                 for (std::size_t e = 0; e < count; ++e) {
+                    inner_ = before;
                     place of = with_sizes(at, at.sizes->part(0));
                     of.prefix = extended(at.prefix, S::repeated_scope(e));
                     if constexpr (routing_source<S>)

@@ -4,6 +4,7 @@
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
+#include <tiffin/io/relative_blocks.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
 #include <tiffin/router/any_router.hpp>
@@ -65,19 +66,23 @@ private:
             std::string_view name;
             result<block> (block_builder::*build)(const place&);
         };
-        static constexpr std::array<known, 13> all{{{"mlp", &block_builder::mlp},
-                                                    {"glu", &block_builder::glu},
-                                                    {"stem", &block_builder::stem},
-                                                    {"stem_gate", &block_builder::stem_gate},
-                                                    {"stem_hybrid", &block_builder::stem_hybrid},
-                                                    {"moe", &block_builder::moe},
-                                                    {"hash_moe", &block_builder::hash_moe},
-                                                    {"structmoe", &block_builder::structmoe},
-                                                    {"meki", &block_builder::meki},
-                                                    {"ple", &block_builder::ple},
-                                                    {"retoken", &block_builder::retoken},
-                                                    {"mort", &block_builder::mort},
-                                                    {"parallel", &block_builder::parallel}}};
+        using phi = activation_kind;
+        static constexpr std::array<known, 15> all{
+            {{"mlp", &block_builder::dense_block<file_mlp, phi::gelu>},
+             {"glu", &block_builder::dense_block<file_glu, phi::silu>},
+             {"stem", &block_builder::dense_block<file_stem, phi::silu>},
+             {"stem_gate", &block_builder::dense_block<file_stem_gate, phi::silu>},
+             {"stem_hybrid", &block_builder::dense_block<file_stem_hybrid, phi::silu>},
+             {"moe", &block_builder::moe},
+             {"hash_moe", &block_builder::hash_moe},
+             {"structmoe", &block_builder::structmoe},
+             {"meki", &block_builder::of_file<meki_block<Backend>>},
+             {"ple", &block_builder::of_file<ple_block<Backend>>},
+             {"retoken", &block_builder::retoken},
+             {"mort", &block_builder::mort},
+             {"deep_embed", &block_builder::of_file<deep_embed_block<Backend>>},
+             {"mole", &block_builder::of_file<mole_block<Backend>>},
+             {"parallel", &block_builder::parallel}}};
         std::string names;
         for (const known& k : all) {
             if (k.name == kind) return (this->*k.build)(at);
@@ -87,11 +92,16 @@ private:
                        "; known are ", names);
     }
 
-    template <class Block>
-    result<block> dense_block(const place& at, activation_kind usual) {
+    // Blocks that a header of their own makes.
+    template <auto Make>
+    result<block> of_file(const place& at) {
+        return Make(options_, given_, at);
+    }
+    template <class Block, activation_kind Usual>
+    result<block> dense_block(const place& at) {
         Block made;
         any_activation& phi = activation_of(made.hidden);
-        phi.kind = usual;
+        phi.kind = Usual;
         if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
         return block(made);
     }
@@ -102,15 +112,6 @@ private:
             return hidden.gate.phi;
         else
             return hidden.phi;
-    }
-    result<block> mlp(const place& at) { return dense_block<file_mlp>(at, activation_kind::gelu); }
-    result<block> glu(const place& at) { return dense_block<file_glu>(at, activation_kind::silu); }
-    result<block> stem(const place& at) { return dense_block<file_stem>(at, activation_kind::silu); }
-    result<block> stem_gate(const place& at) {
-        return dense_block<file_stem_gate>(at, activation_kind::silu);
-    }
-    result<block> stem_hybrid(const place& at) {
-        return dense_block<file_stem_hybrid>(at, activation_kind::silu);
     }
 
     // A mixture's experts, all of one kind, and how many of them there have to be.
@@ -191,9 +192,6 @@ private:
         made.hidden.fusion.adds = kind == fusion_kind::post_activation;
         return block(made);
     }
-
-    result<block> meki(const place& at) { return meki_block<Backend>(options_, given_, at); }
-    result<block> ple(const place& at) { return ple_block<Backend>(options_, given_, at); }
 
     status read(const place& at, any_norm& norm) {
         if (status s = options_.read(at.keys + "norm", norm_names, norm.kind); !s) return s;

@@ -29,7 +29,7 @@ TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
 //   sigmoid. Ties go to the lower index. Every score rises with its logit, so without a bias the logits
 //   themselves are compared, and scores that round to the same number are not taken for a tie. NaN is
 //   picked last: the route is always that of top_k different experts.
-// Precondition: top_k <= experts. Cost: top_k experts comparisons.
+// Precondition: top_k <= experts, or every_expert. Cost: top_k experts comparisons; none for every_expert.
 template <learned_router Router, class Logit, class S>
 TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t experts, const Logit* bias,
                       S* scratch, choice<Logit>* chosen) {
@@ -38,9 +38,13 @@ TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t exp
     for (std::size_t e = 0; e < experts; ++e) scores[e] = S(logits[e]);
     router.score(scores, experts);
     for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + S(bias[e]) : S(logits[e]);
-    const std::size_t count = router.top_k;
+    const std::size_t count = choices_among(router, experts);
     for (std::size_t i = 0; i < count; ++i) {
         std::size_t best = experts;
+        if (router.top_k == every_expert) {
+            chosen[i].expert = static_cast<std::int32_t>(i);
+            continue;
+        }
         for (std::size_t e = 0; e < experts; ++e) {
             bool taken = false;
             for (std::size_t j = 0; j < i; ++j)

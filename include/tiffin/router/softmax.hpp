@@ -50,6 +50,14 @@ struct softmax_topk {
     TIFFIN_HD static void weigh(const S* /*logits*/, S* /*weights*/, std::size_t /*n*/) {}
 };
 
+// Softmax over all experts, all of which have a part: s = softmax(x W^T), in the order of their numbers.
+// Shapes: x (T, d_model), `router.weight` (experts, d_model).
+// Source: mixtures of lookup experts, docs/layers.md#mole.
+struct softmax_all : softmax_topk {
+    using tensors = tensor_list<logits<"router.weight">>;
+    constexpr softmax_all() noexcept : softmax_topk{every_expert} {}
+};
+
 // The same with the chosen weights divided by their sum, which is the softmax over the chosen.
 // Numerics: from differences of logits: experts that a bias has picked get their weights also where their
 //   probabilities over all experts underflow.

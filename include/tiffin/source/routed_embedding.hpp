@@ -8,13 +8,13 @@
 TIFFIN_BEGIN
 
 // Rows of several tables, chosen and mixed by a router: z = sum over chosen i of w_i E_i[t].
-// Shapes: t (T), `modulators.weight` (experts, vocab, width), the router's tensors, z (T, width).
+// Shapes: t (T), Rows, `modulators.weight` unless told, (experts, vocab, width), the router's tensors, z (T, width).
 // Numerics: added best expert first. Errors: an id outside [0, vocab) is errc::token_id.
 // Cost: top_k rows and 2 top_k width FLOPs per token, and the router's.
 // Source: MoRT Eq. 3-5; docs/layers.md#mort.
-template <router_policy Router = sigmoid_topk_renorm>
+template <router_policy Router = sigmoid_topk_renorm, tensor_declaration Rows = pool<"modulators.weight">>
 struct routed_embedding {
-    using rows = pool<"modulators.weight">;
+    using rows = Rows;
     using source_role = routed_role;
     using tensors = joined_tensors<tensor_list<rows>, typename Router::tensors>;
     static constexpr std::string_view name = "";

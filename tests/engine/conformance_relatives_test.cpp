@@ -1,0 +1,23 @@
+// Layers of other papers that the grammar says too: docs/layers.md, "Relatives".
+#include <tiffin/layers.hpp>
+
+#include "support/conformance.hpp"
+#include "support/doctest.hpp"
+
+using tiffin_test::check;
+using tiffin_test::compose;
+using tiffin_test::compose_with_reference;
+
+TEST_CASE("conformance: DeepEmbed, 1x and 4x") {
+    check(compose<tiffin::deep_embed_1x>("deep_embed_1x"));
+    check(compose<tiffin::deep_embed_4x>("deep_embed_4x"));
+}
+TEST_CASE("conformance: DeepEmbed with a matrix per token") {
+    check(compose_with_reference<tiffin::deep_embed_v7a>("deep_embed_v7a"));
+}
+TEST_CASE("conformance: MoLE, folded") {
+    check(compose_with_reference<tiffin::mole>("mole"));
+}
+TEST_CASE("conformance: MoLE as it is trained") {
+    check(compose<tiffin::mole_training>("mole_training"));
+}
