@@ -64,6 +64,7 @@ using ple_given        = ffn<gate<gelu_tanh>, per_layer_input, multiply, memory_
 template <class Block> using retoken        = modulated<Block, token_modulator<>, multiply>;       // #retoken, Eq. 1-2
 template <class Block> using retoken_folded = modulated<Block, folded_modulator, multiply>;        // Eq. 8
 template <class Block> using mort           = modulated<Block, modulator_pool<>, add>;             // Eq. 3-6
+template <class Block> using mort_given     = modulated<Block, given_modulator<>, add>;            // rows mixed elsewhere
 template <class Block> using moe            = mixture<softmax_topk, Block>;                        // #moe
 template <class Block> using hash_moe       = mixture<hash, Block>;                                // #hash-moe
 

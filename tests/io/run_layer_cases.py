@@ -223,8 +223,9 @@ class Maker:
     def mort(self, spec, prefix, keys):
         n = spec["n"]
         self.block(spec["base"], prefix + "base.", keys + "base.")
-        self.normal(prefix + "router.weight", n, self.d, scale=1.5 / math.sqrt(self.d))
-        self.normal(prefix + "modulators.weight", n, self.v, self.d)
+        if n:
+            self.normal(prefix + "router.weight", n, self.d, scale=1.5 / math.sqrt(self.d))
+            self.normal(prefix + "modulators.weight", n, self.v, self.d)
         self.normal(prefix + "scale", self.d, scale=3.0)
 
     def deep_embed(self, spec, prefix, keys):

@@ -82,6 +82,7 @@ def one_of_each():
     yield "retoken", retoken(dense(33, 4))
     yield "retoken", retoken(moe(4, 2, mlp(17)))
     yield "mort", mort(glu(17), 5, 3)
+    yield "mort", mort(glu(17), 0)  # mixed elsewhere
     yield "deep_embed", deep_embed(33, "1x")
     yield "deep_embed", deep_embed(33, "4x")
     yield "deep_embed", deep_embed(33, "v7a", n=6, w=5, biases=("out",))
@@ -263,6 +264,7 @@ class Values(RunLayerTest):
                 yield mort(base, 4, num_layers=28)
                 options = dict({"norm": ("rms", "l2")[i % 2]}, **({"eps": ("0.5", "1")[i % 2]} if i % 3 else {}))
                 yield mort(base, (3, 5, 1, 8)[i % 4], (2, 3, 1, 5)[i % 4], num_layers=(12, 1, 28)[i % 3], **options)
+                yield mort(base, 0, num_layers=28, **options)
 
         self.run_all("mort", specs())
 

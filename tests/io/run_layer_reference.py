@@ -293,19 +293,30 @@ def load_retoken(r):
 
 
 def load_mort(r):
-    norm, base, k, layers = norm_of(r), r.nested("base."), r.count("top_k", "2"), r.count("num_layers")
-    router, table = r.tensor("router.weight", "n", "d"), r.tensor("modulators.weight", "n", "V", "d")
-    scale = r.tensor("scale", "d")
-    if k > len(router):
-        raise Refused("option %stop_k is %d of %d tables" % (r.keys, k, len(router)))
+    norm, base, layers = norm_of(r), r.nested("base."), r.count("num_layers")
+    given = not r.has("router.weight") and not r.has("modulators.weight")
+    if given:
+        scale = r.tensor("scale", "d")
+        r.file.needs["per_layer_input"] = len(scale)
+    else:
+        k = r.count("top_k", "2")
+        router, table = r.tensor("router.weight", "n", "d"), r.tensor("modulators.weight", "n", "V", "d")
+        scale = r.tensor("scale", "d")
+        if k > len(router):
+            raise Refused("option %stop_k is %d of %d tables" % (r.keys, k, len(router)))
+
+    def moved(y, mixed):
+        return add(y, multiply(constant(1 / math.sqrt(2 * layers)), multiply(Num(scale), norm(mixed))))
 
     def run(call):
+        if given:
+            y, route = base(call)
+            return moved(y, Num(call.per_layer_input)), route
         g = router_logits(call.x, router)
         route = call.select(g.v, k)
         weight = softmax(log_sigmoid(g.pick(route)))
         mixed = total([multiply(weight.column(j), Num(table[route[:, j], call.ids])) for j in range(k)])
-        shift = multiply(constant(1 / math.sqrt(2 * layers)), multiply(Num(scale), norm(mixed)))
-        return add(base(call)[0], shift), (route, weight)
+        return moved(base(call)[0], mixed), (route, weight)
 
     return run
 

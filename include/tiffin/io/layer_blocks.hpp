@@ -1,10 +1,10 @@
 // The blocks of layer files: from options and the names of tensors to a composition.
 #pragma once
 
-#include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/io/relative_blocks.hpp>
+#include <tiffin/io/structmoe_block.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
 #include <tiffin/router/any_router.hpp>
@@ -28,10 +28,6 @@ using file_glu         = ffn<gate<any_activation>, dense>;
 using file_stem        = ffn<gate<any_activation>, token_embedding>;
 using file_stem_gate   = ffn<gate<any_activation, token_embedding>, dense>;
 using file_stem_hybrid = ffn<gate<any_activation>, sum<dense, token_embedding>>;
-using file_bank        = routed_low_rank<any_router>;
-using file_structmoe   = ffn<gate<any_activation, sum<dense, file_bank>>, none>;
-using file_structmoe_down  = ffn<gate<any_activation>, none, multiply, project<no_norm, sum<dense, file_bank>>>;
-using file_structmoe_fused = ffn<gate<any_activation, named<dense, "up_proj">>, file_bank, any_fusion>;
 // clang-format on
 
 // Builds the block whose tensors and options are called after a prefix.
@@ -75,7 +71,7 @@ private:
              {"stem_hybrid", &block_builder::dense_block<file_stem_hybrid, phi::silu>},
              {"moe", &block_builder::moe},
              {"hash_moe", &block_builder::hash_moe},
-             {"structmoe", &block_builder::structmoe},
+             {"structmoe", &block_builder::of_file<structmoe_block<Backend>>},
              {"meki", &block_builder::of_file<meki_block<Backend>>},
              {"ple", &block_builder::of_file<ple_block<Backend>>},
              {"retoken", &block_builder::retoken},
@@ -159,40 +155,6 @@ private:
         return mixture_of(at, hash{});
     }
 
-    result<block> structmoe(const place& at) {
-        enum class fusion_kind { additive, gated, post_activation } kind = fusion_kind::additive;
-        static constexpr std::array<std::string_view, 3> names{{"additive", "gated", "post_activation"}};
-        any_router router;
-        any_activation phi{activation_kind::gelu};
-        if (status s = options_.read(at.keys + "fusion", names, kind); !s) return s.failure();
-        if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
-        if (status s = options_.read(at.keys + "activation", phi); !s) return s.failure();
-        enum class placement_kind { up, down } placement = placement_kind::up;
-        static constexpr std::array<std::string_view, 2> placements{{"up", "down"}};
-        if (status s = options_.read(at.keys + "placement", placements, placement); !s) return s.failure();
-        if (placement == placement_kind::down) {
-            if (kind != fusion_kind::additive)
-                return failure(errc::option, at.keys + "fusion", "is '",
-                               names[static_cast<std::size_t>(kind)],
-                               "'; a bank at the down projection is added to its result (additive)");
-            file_structmoe_down made;
-            made.hidden.phi = phi;
-            std::get<1>(made.output.terms).router = router;
-            return block(made);
-        }
-        if (kind == fusion_kind::additive) {
-            file_structmoe made;
-            made.hidden.phi = phi;
-            std::get<1>(made.hidden.input.terms).router = router;
-            return block(made);
-        }
-        file_structmoe_fused made;
-        made.hidden.gate.phi = phi;
-        made.hidden.up.router = router;
-        made.hidden.fusion.adds = kind == fusion_kind::post_activation;
-        return block(made);
-    }
-
     status read(const place& at, any_norm& norm) {
         if (status s = options_.read(at.keys + "norm", norm_names, norm.kind); !s) return s;
         return options_.read(at.keys + "eps", norm.eps);
@@ -207,19 +169,26 @@ private:
         if (folded) return block(modulated<block, folded_modulator, multiply>{*base, {}, {}});
         return block(modulated<block, token_modulator<any_norm>, multiply>{*base, modulator, {}});
     }
+    // Rows mixed elsewhere come with the call where the file has neither a pool nor a router.
     result<block> mort(const place& at) {
-        modulator_pool<any_norm> modulator;
-        if (status s = read(at, modulator.mixed.norm); !s) return s.failure();
-        if (status s = options_.read(at.keys + "top_k", modulator.mixed.input.router.top_k); !s)
+        const auto with = [&](auto modulator) -> result<block> {
+            if (status s = read(at, modulator.mixed.norm); !s) return s.failure();
+            if (!options_.has(at.keys + "num_layers"))
+                return failure(
+                    errc::option, at.keys + "num_layers",
+                    "missing from __metadata__; it counts the layers of the backbone and has no default");
+            if (status s = options_.read(at.keys + "num_layers", modulator.num_layers); !s)
+                return s.failure();
+            auto base = build(at.tensors + "base.", at.keys + "base.");
+            if (!base) return base;
+            return block(modulated<block, decltype(modulator), add>{*base, modulator, {}});
+        };
+        modulator_pool<any_norm> pool;
+        const auto has = [&](const char* name) { return given_.find(at.tensors + name) != nullptr; };
+        if (!has("modulators.weight") && !has("router.weight")) return with(given_modulator<any_norm>{});
+        if (status s = options_.read(at.keys + "top_k", pool.mixed.input.router.top_k); !s)
             return s.failure();
-        if (!options_.has(at.keys + "num_layers"))
-            return failure(
-                errc::option, at.keys + "num_layers",
-                "missing from __metadata__; it counts the layers of the backbone and has no default");
-        if (status s = options_.read(at.keys + "num_layers", modulator.num_layers); !s) return s.failure();
-        auto base = build(at.tensors + "base.", at.keys + "base.");
-        if (!base) return base;
-        return block(modulated<block, modulator_pool<any_norm>, add>{*base, modulator, {}});
+        return with(pool);
     }
     result<block> parallel(const place& at) {
         std::size_t count = 0;

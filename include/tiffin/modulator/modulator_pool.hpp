@@ -5,6 +5,7 @@
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/scalar.hpp>
 #include <tiffin/source/normed.hpp>
+#include <tiffin/source/per_layer_input.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 
 #include <cmath>
@@ -29,27 +30,32 @@ constexpr Router pool_router() {
     return router;
 }
 
+// What is mixed where nobody says.
+template <source_policy Mixed>
+constexpr Mixed pool_source() {
+    if constexpr (routed_source<Mixed>)
+        return {pool_router<router_of<Mixed>>()};
+    else
+        return {};
+}
+
 }  // namespace detail
 
-// MoRT's residual: r = s * l2(sum_i w_i E_i[t]) / sqrt(2 num_layers), i over the router's choices.
-// Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model), `scale` (d_model),
-//   r (T, d_model). num_layers counts the layers of the backbone.
+// MoRT's residual: r = s * norm(m) / sqrt(2 num_layers), m the row that Mixed yields.
+// Shapes: m (T, d_model), `scale` (d_model), the tensors of Mixed, r (T, d_model). num_layers counts the layers of the
+//   backbone.
 // Numerics: those of the norm (l2, rms: eps 1e-6 unless told); there is no fold, since the norm comes after
 //   the mix.
 // Errors: num_layers has no default: prepare() refuses 0 with errc::option.
-// Cost: top_k rows and about (2 top_k + 5) d_model FLOPs per token, and the router's.
+// Cost: that of Mixed, and about 5 d_model FLOPs per token.
 // Source: MoRT Eq. 3-6; docs/layers.md#mort. Very probably also published as JTok-M, arXiv 2602.00800.
-//
-//     mort<swiglu> block;
-//     block.modulator.num_layers = 28;
-template <norm_policy Norm = l2, router_policy Router = sigmoid_topk_renorm>
-struct modulator_pool {
+template <norm_policy Norm, source_policy Mixed>
+struct mixed_modulator {
     using scale = vector<"scale">;
     using tensors = tensor_list<scale>;
     static constexpr std::string_view name = "";
 
-    normed<Norm, routed_embedding<Router>> mixed{detail::modulator_norm<Norm>(),
-                                                 {detail::pool_router<Router>()}};
+    normed<Norm, Mixed> mixed{detail::modulator_norm<Norm>(), detail::pool_source<Mixed>()};
     std::size_t num_layers = 0;
 
     [[nodiscard]] status check() const {
@@ -67,5 +73,19 @@ struct modulator_pool {
         return at[scale{}] * v / constant<Value>(std::sqrt(2.0 * static_cast<double>(num_layers)));
     }
 };
+
+// Of rows that a router chooses and mixes: m = sum_i w_i E_i[t], i over its choices.
+// Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model).
+// Cost: top_k rows and 2 top_k d_model FLOPs per token more, and the router's.
+//
+//     mort<swiglu> block;
+//     block.modulator.num_layers = 28;
+template <norm_policy Norm = l2, router_policy Router = sigmoid_topk_renorm>
+using modulator_pool = mixed_modulator<Norm, routed_embedding<Router>>;
+
+// Of rows that were mixed elsewhere, where the chosen ones lie, and come with the call as its per_layer_input: see
+// pool_schedule, sharded_pool. Source: MoRT Sec. 3.3.2.
+template <norm_policy Norm = l2>
+using given_modulator = mixed_modulator<Norm, per_layer_input>;
 
 TIFFIN_END

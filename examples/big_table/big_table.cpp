@@ -3,7 +3,8 @@
 //     big_table [TEXT] --gigabytes 8
 //
 // makes the table, streams the ids of a text through the stack in prefill and in decode, with the rows in
-// memory, mapped, read directly, and cached, and removes the table again.
+// memory, mapped, read directly, and cached, then the same bytes as pools of MoRT (pools.hpp), and removes the table
+// again.
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/io/table_file.hpp>
 #include <tiffin/table/cached_rows.hpp>
@@ -14,9 +15,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "support/command_line.hpp"
-#include "support/progress_bar.hpp"
-#include "support/vocabulary.hpp"
+#include "../support/command_line.hpp"
+#include "../support/progress_bar.hpp"
+#include "../support/vocabulary.hpp"
+#include "measured.hpp"
+#include "pools.hpp"
 
 #include <unistd.h>
 
@@ -34,44 +37,7 @@
 
 namespace {
 
-namespace fs = std::filesystem;
-using ids_type = std::vector<std::int32_t>;
-using clock_type = std::chrono::steady_clock;
 using layer_type = tiffin::layer<tiffin::stem, tiffin::simd<tiffin::f32, tiffin::any_format>>;
-
-struct arguments {
-    std::string text;
-    std::string folder = ".";
-    std::string format = "bf16";
-    std::string shape = "1024x4096";
-    double gigabytes = 1;
-    double cache_percent = 10;
-    std::size_t layers = 8;
-    std::size_t tokens = 2048;
-    std::size_t decode = 64;
-    int threads = 0;
-    // Told by the above.
-    std::size_t d_model = 0, d_ff = 0, vocab = 0;
-    tiffin::dtype type = tiffin::dtype::bf16;
-};
-
-double seconds_since(clock_type::time_point start) {
-    return std::chrono::duration<double>(clock_type::now() - start).count();
-}
-
-// Numbers from a counter, in [-0.5, 0.5).
-float number(std::uint64_t i) {
-    std::uint64_t z = i * 0xD1B54A32D192ED03u + 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 32)) * 0xBF58476D1CE4E5B9u;
-    return static_cast<float>(static_cast<std::uint32_t>(z ^ (z >> 29))) * 0x1p-32f - 0.5f;
-}
-std::vector<float> numbers(std::size_t count, float scale) {
-    std::vector<float> all(count);
-#pragma omp parallel for
-    for (std::ptrdiff_t i = 0; i < std::ssize(all); ++i)
-        all[static_cast<std::size_t>(i)] = scale * number(static_cast<std::uint64_t>(i));
-    return all;
-}
 
 // The table of all layers, one layer's rows behind the other's. Rows are made of a few hundred, shifted by
 // their number, so that a table of many gigabytes takes no longer than to write it.
@@ -105,32 +71,6 @@ struct removed_at_the_end {
         std::error_code ignored;
         fs::remove(path, ignored);
     }
-};
-
-void drop_cache(const fs::path& path) {
-    const auto file = tiffin::io::open_file::open(path).or_throw();
-    ::fsync(file.descriptor());
-    ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
-}
-
-// Memory of this process in bytes: its own, and of files that it has mapped.
-struct memory_use {
-    double own = 0, mapped = 0;
-    static memory_use now() {
-        std::ifstream file("/proc/self/statm");
-        double all = 0, resident = 0, shared = 0;
-        file >> all >> resident >> shared;
-        const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
-        return {(resident - shared) * page, shared * page};
-    }
-};
-
-struct line {
-    std::string name;
-    double prefill = 0, decode = 0;                // tokens per second
-    double waited_prefill = 0, waited_decode = 0;  // shares of the time
-    double hits = -1;
-    memory_use memory{};
 };
 
 // What runs: the layers, x, and the ids of the text.
@@ -265,7 +205,7 @@ void run(arguments& args) {
     constexpr double runs = 7;
     const auto measure = [&](const std::string& name, const std::vector<row_store_ref>& stores) -> line& {
         lines.push_back(j.run(name, stores, [&](double done) {
-            bar.show(0.3 + 0.7 * (static_cast<double>(lines.size()) + done) / runs, name);
+            bar.show(0.3 + 0.6 * (static_cast<double>(lines.size()) + done) / runs, name);
         }));
         return lines.back();
     };
@@ -320,6 +260,22 @@ void run(arguments& args) {
         }
         l.hits = static_cast<double>(sum.hits) / static_cast<double>(sum.hits + sum.misses);
     }
+    // The same bytes as pools of MoRT, read around the cache where that can be had.
+    std::vector<line> pool_lines;
+    double row_bytes = 0;
+    if (pool_stack::experts_of(args) >= pool_stack::top_k) {
+        std::vector<table_location> pools;
+        for (const table_location& table : tables) pools.push_back(pool_stack::pool_of(table, args));
+        const file_cache cache = around(tables[0]).ok() ? file_cache::passed_by : file_cache::used;
+        pool_stack stack(args, j.ids, j.x, j.execute);
+        for (const std::size_t delay : {0u, 1u, 2u}) {
+            if (delay >= args.layers) break;
+            drop_cache(path);
+            pool_lines.push_back(stack.run(pools, cache, delay, row_bytes, [&](double done) {
+                bar.show(0.9 + 0.1 * (static_cast<double>(delay) + done) / 3, "pools");
+            }));
+        }
+    }
     bar.show(1, "");
     std::printf("STEM %zux%zu, %zu layers, f32; tables %s, %zu rows a layer, %.2f GiB in %s\n", d, f,
                 args.layers, std::string(name_of(args.type)).c_str(), args.vocab, table_bytes / (1 << 30),
@@ -333,6 +289,12 @@ void run(arguments& args) {
         "%zu tokens of text, %zu different; prefill 512 at a time, decode one by one; %zu threads\n\n",
         j.ids.size(), distinct, j.execute.concurrency());
     print(lines);
+    if (pool_lines.empty()) return;
+    std::printf(
+        "\nMoRT beside an MLP %zux%zu, 2 of %zu tables, routes first: %.0f bytes per token and layer in "
+        "decode\n\n",
+        d, f, pool_stack::experts_of(args), row_bytes);
+    print(pool_lines);
 }
 
 // What is wrong with the arguments, or nothing.

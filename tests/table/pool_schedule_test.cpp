@@ -1,0 +1,292 @@
+// MoRT as its paper deploys it: routes first, then the chosen rows alone, mixed, and applied layers later.
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/call/token_router.hpp>
+#include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/layers.hpp>
+#include <tiffin/reference/reference.hpp>
+#include <tiffin/table/pool_schedule.hpp>
+#include <tiffin/table/row_store.hpp>
+
+#include "support/doctest.hpp"
+#include "support/random.hpp"
+#include "support/tensor_set.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace tiffin;
+
+namespace {
+
+constexpr std::size_t d = 19, f = 33, vocab = 23, experts = 5, top_k = 2, tokens = 37, backbone = 6;
+
+struct router_of_two : sigmoid_topk_renorm {
+    constexpr router_of_two() { top_k = 2; }
+};
+
+std::vector<float> numbers(std::size_t n, unsigned seed) {
+    std::vector<float> all(n);
+    tiffin_test::random_numbers(seed).fill(all, 0.7f);
+    return all;
+}
+
+// A layer of the stack: its FFN, and its pool in a store that counts what is read.
+struct layer_weights {
+    std::vector<float> gate, up, down, router, scale, pool;
+    std::size_t rows_read = 0;
+
+    explicit layer_weights(unsigned seed)
+        : gate(numbers(f * d, seed)),
+          up(numbers(f * d, seed + 1)),
+          down(numbers(d * f, seed + 2)),
+          router(numbers(experts * d, seed + 3)),
+          scale(numbers(d, seed + 4)),
+          pool(numbers(experts * vocab * d, seed + 5)) {}
+
+    weights ffn(const std::string& prefix) const {
+        weights given;
+        given.add(prefix + "gate_proj.weight", gate.data(), {f, d});
+        given.add(prefix + "up_proj.weight", up.data(), {f, d});
+        given.add(prefix + "down_proj.weight", down.data(), {d, f});
+        return given;
+    }
+    [[nodiscard]] auto store() {
+        return from_callback({experts * vocab, d, dtype::f32},
+                             [this](std::span<const std::int32_t> ids, std::byte* to) -> status {
+                                 rows_read += ids.size();
+                                 const tensor_view all{pool.data(), dtype::f32, {experts * vocab, d}};
+                                 return in_memory::view(all)->read(ids, to);
+                             });
+    }
+};
+
+}  // namespace
+
+TEST_CASE("token_router: what the layer records, to the bit, with a bias and without") {
+    const layer_weights w(7);
+    const std::vector<float> bias = numbers(experts, 3), x = numbers(tokens * d, 91);
+    const std::vector<std::int32_t> ids = tiffin_test::random_ids(tokens, vocab, 5);
+    for (const bool biased : {false, true}) {
+        weights given = w.ffn("base.");
+        given.add("modulators.weight", w.pool.data(), {experts, vocab, d}).add("scale", w.scale.data(), {d});
+        given.add("router.weight", w.router.data(), {experts, d});
+        if (biased) given.add("router.selection_bias", bias.data(), {experts});
+        mort<swiglu> block;
+        block.modulator.num_layers = backbone;
+        auto layer = prepare(block, given, simd{});
+        std::vector<choice<float>> recorded(tokens * top_k), chosen(tokens * top_k);
+        std::vector<float> y(tokens * d);
+        token_inputs inputs{.token_ids = ids};
+        inputs.routes = recorded;
+        layer(x, inputs, y);
+
+        auto router = token_router<router_of_two, simd<>>::prepare({}, given, simd{}).or_throw();
+        CHECK(router.experts() == experts);
+        CHECK(router.choices() == top_k);
+        router(x, chosen).or_throw();
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            CHECK(chosen[i].expert == recorded[i].expert);
+            CHECK(chosen[i].weight == recorded[i].weight);
+        }
+    }
+}
+
+// Every layer as its paper has it, against the delayed block that has its pool in memory. The rows that arrive are sums
+// of the same two products, here rounded once more, and both go through a norm and a scale.
+TEST_CASE("pool_schedule: a stack with its pools in stores gives what one with pools in memory gives") {
+    std::list<layer_weights> all;
+    for (unsigned l = 0; l < backbone; ++l) all.emplace_back(100 * l);
+    const auto has_pool = [](std::size_t l) { return l != 3; };  // one layer has none
+    const std::vector<std::int32_t> ids = tiffin_test::random_ids(tokens, vocab, 5);
+
+    const auto with_stores = [&](std::size_t delay) {
+        std::list<decltype(all.front().store())> stores;
+        std::vector<row_store_ref> pools;
+        std::vector<token_router<router_of_two, reference<>>> routers;
+        for (layer_weights& w : all) {
+            stores.push_back(w.store());
+            pools.emplace_back(stores.back());
+            weights router;
+            router.add("router.weight", w.router.data(), {experts, d});
+            routers.push_back(
+                token_router<router_of_two, reference<>>::prepare({}, router, reference<>{}).or_throw());
+            w.rows_read = 0;
+        }
+        auto schedule = pool_schedule::of(pools, experts, delay).or_throw();
+        std::vector<float> x = numbers(tokens * d, 1), y(tokens * d);
+        std::vector<choice<float>> chosen(tokens * top_k);
+        std::vector<std::size_t> wanted_rows;
+        for (int pass = 0; pass < 2; ++pass) {  // the second must not see the first
+            x = numbers(tokens * d, 1);
+            schedule.begin();
+            wanted_rows.clear();
+            std::size_t l = 0;
+            std::vector<const layer_weights*> before;
+            for (const layer_weights& w : all) {
+                if (has_pool(l)) {
+                    routers[l](x, chosen).or_throw();
+                    std::set<std::pair<std::int32_t, std::int32_t>> pairs;
+                    for (std::size_t i = 0; i < chosen.size(); ++i)
+                        pairs.emplace(chosen[i].expert, ids[i / top_k]);
+                    wanted_rows.push_back(pairs.size());
+                    schedule.send(l, ids, chosen).or_throw();
+                } else {
+                    wanted_rows.push_back(0);
+                    schedule.send_nothing().or_throw();
+                }
+                before.push_back(&w);
+                const auto mixed = schedule.receive().or_throw();
+                CHECK(mixed.rows == (l >= delay && has_pool(l - delay) ? tokens : 0));
+                if (mixed.rows > 0) {
+                    weights given = w.ffn("base.");
+                    given.add("scale", before[l - delay]->scale.data(), {d});
+                    mort_given<swiglu> block;
+                    block.modulator.num_layers = backbone;
+                    token_inputs inputs;
+                    inputs.per_layer_input = mixed;
+                    prepare(block, given, reference<>{})(x, inputs, y);
+                } else {
+                    prepare(swiglu{}, w.ffn(""), reference<>{})(x, token_inputs{}, y);
+                }
+                for (std::size_t i = 0; i < x.size(); ++i) x[i] += 0.3f * y[i];
+                ++l;
+            }
+        }
+        // No more than the rows that were chosen, each once, are read; of the last layers nobody waits for them.
+        std::size_t l = 0;
+        for (const layer_weights& w : all) {
+            if (l + delay < backbone) CHECK(w.rows_read == 2 * wanted_rows[l]);
+            CHECK(w.rows_read <= 2 * tokens * top_k);
+            ++l;
+        }
+        return x;
+    };
+    const auto in_memory_at_once = [&](std::size_t delay) {
+        std::vector<float> x = numbers(tokens * d, 1), y(tokens * d), due(tokens * d);
+        std::vector<std::vector<float>> sent;
+        std::size_t l = 0;
+        for (const layer_weights& w : all) {
+            weights pool;
+            pool.add("modulators.weight", w.pool.data(), {experts, vocab, d});
+            pool.add("scale", w.scale.data(), {d}).add("router.weight", w.router.data(), {experts, d});
+            modulator_pool<> source;
+            source.num_layers = backbone;
+            sent.emplace_back(tokens * d);
+            if (has_pool(l)) prepare(source, pool, reference<>{})(x, ids, sent.back());
+            prepare(swiglu{}, w.ffn(""), reference<>{})(x, token_inputs{}, y);
+            for (std::size_t i = 0; i < x.size(); ++i)
+                x[i] += 0.3f * (y[i] + (l >= delay ? sent[l - delay][i] : 0.0f));
+            ++l;
+        }
+        return x;
+    };
+    for (const std::size_t delay : {0u, 1u, 2u, 5u}) {
+        CAPTURE(delay);
+        const std::vector<float> got = with_stores(delay), wanted = in_memory_at_once(delay);
+        double worst = 0, largest = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) {
+            worst = std::max(worst, static_cast<double>(std::abs(got[i] - wanted[i])));
+            largest = std::max(largest, static_cast<double>(std::abs(wanted[i])));
+        }
+        // Each layer rounds its mixed rows and its sums to f32 a few times; what that makes the layers behind it change
+        // grows by less than 4 a layer (gate, up and down are of norm 2 or so, and 0.3 of the result is added).
+        CHECK(worst <= largest * 4096 * 8 * 0x1p-24);
+    }
+}
+
+TEST_CASE("pool_schedule: the mixed rows are the formula") {
+    layer_weights w(1);
+    auto store = w.store();
+    auto schedule = pool_schedule::of({store}, experts, 0).or_throw();
+    const std::vector<std::int32_t> ids{4, 4, 22, 0};
+    std::vector<choice<float>> chosen;
+    for (std::size_t t = 0; t < ids.size(); ++t)
+        for (std::size_t i = 0; i < 3; ++i)
+            chosen.push_back(
+                {static_cast<std::int32_t>((t + 2 * i) % experts), 0.25f * static_cast<float>(i + 1)});
+    schedule.begin();
+    schedule.send(0, ids, chosen).or_throw();
+    const auto mixed = schedule.receive().or_throw();
+    REQUIRE(mixed.rows == ids.size());
+    REQUIRE(mixed.cols == d);
+    for (std::size_t t = 0; t < ids.size(); ++t)
+        for (std::size_t j = 0; j < d; ++j) {
+            double sum = 0, size = 0;
+            for (std::size_t i = 0; i < 3; ++i) {
+                const choice<float>& c = chosen[3 * t + i];
+                const std::size_t row =
+                    static_cast<std::size_t>(c.expert) * vocab + static_cast<std::size_t>(ids[t]);
+                const double term = static_cast<double>(c.weight) * static_cast<double>(w.pool[row * d + j]);
+                sum += term;
+                size += std::abs(term);
+            }
+            CHECK(std::abs(static_cast<double>(mixed.row(t)[j]) - sum) <= 3 * 0x1p-23 * size);
+        }
+    CHECK(schedule.rows_read() == w.rows_read);
+    CHECK(w.rows_read < chosen.size());  // two tokens have the same id, and share experts
+}
+
+TEST_CASE("pool_schedule and token_router: what is wrong is told, with its numbers") {
+    layer_weights w(1);
+    auto store = w.store();
+    const auto says = [](const auto& r, errc code, const char* text) {
+        REQUIRE_FALSE(r.ok());
+        CHECK(r.failure().code == code);
+        CHECK_MESSAGE(r.failure().message().find(text) != std::string::npos, r.failure().message());
+    };
+    says(pool_schedule::of({store}, 7, 1), errc::size, "115 rows for 7 experts");
+    says(pool_schedule::of({store}, 0, 1), errc::size, "0 experts");
+    auto narrow = from_callback({experts * vocab, d - 1, dtype::f32},
+                                [](std::span<const std::int32_t>, std::byte*) -> status { return {}; });
+    says(pool_schedule::of({store, narrow}, experts, 1), errc::size,
+         "number 1 has rows of 18, the first of 19");
+
+    auto schedule = pool_schedule::of({store}, experts, 1).or_throw();
+    const std::vector<std::int32_t> ids{1, 2}, beyond{1, 23};
+    const std::vector<choice<float>> chosen{{0, 1.0f}, {4, 1.0f}}, no_expert{{0, 1.0f}, {5, 1.0f}};
+    schedule.begin();
+    says(schedule.receive(), errc::option, "before the layer has sent");
+    says(schedule.send(1, ids, chosen), errc::option, "is 1 of 1");
+    says(schedule.send(0, beyond, chosen), errc::token_id, "ids[1] = 23");
+    says(schedule.send(0, ids, no_expert), errc::option, "choices[1]: is expert 5 of 5");
+    says(schedule.send(0, ids, std::span(chosen).first(1)), errc::size, "1 for 2 tokens");
+    schedule.send(0, ids, chosen).or_throw();
+    says(schedule.send(0, ids, chosen), errc::option, "twice by one layer");
+    CHECK(schedule.receive().or_throw().rows == 0);
+    schedule.send_nothing().or_throw();
+    CHECK(schedule.receive().or_throw().rows == 2);
+    // A store that fails: told where its rows were to arrive.
+    auto gone = from_callback({experts * vocab, d, dtype::f32},
+                              [](std::span<const std::int32_t>, std::byte*) -> status {
+                                  return failure(errc::file, "pool.bin", "is gone");
+                              });
+    auto failing = pool_schedule::of({gone}, experts, 0).or_throw();
+    failing.begin();
+    failing.send(0, ids, chosen).or_throw();
+    says(failing.receive(), errc::file, "pool.bin: is gone");
+
+    weights none;
+    says(token_router<router_of_two, simd<>>::prepare({}, none, simd{}), errc::missing_tensor,
+         "router.weight");
+    weights given;
+    given.add("router.weight", w.router.data(), {1, d});
+    says(token_router<router_of_two, simd<>>::prepare({}, given, simd{}), errc::option, "is 2; there are 1");
+    weights with_bias;
+    with_bias.add("router.weight", w.router.data(), {experts, d});
+    with_bias.add("router.selection_bias", w.router.data(), {experts + 1});
+    says(token_router<router_of_two, simd<>>::prepare({}, with_bias, simd{}), errc::shape, "it must be (5)");
+    weights good;
+    good.add("router.weight", w.router.data(), {experts, d});
+    auto router = token_router<router_of_two, simd<>>::prepare({}, good, simd{}, {.tokens = 4}).or_throw();
+    std::vector<choice<float>> room(10);
+    says(router(std::span<const float>(w.gate).first(5 * d), room), errc::size, "prepared for 4");
+    says(router(std::span<const float>(w.gate).first(4 * d), room), errc::size, "has room for 10");
+}
