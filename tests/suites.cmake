@@ -172,6 +172,7 @@ tiffin_suite(table/file_stores
 tiffin_suite(table/gathered_rows HEAVY THREADS)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
+tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)
 tiffin_suite(table/pool_schedule THREADS TESTS call/token_router.hpp)
 tiffin_suite(mpi/sharded_rows
              TESTS mpi/sharded_pool.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp mpi/rank_exchange.hpp

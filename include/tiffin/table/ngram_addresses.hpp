@@ -1,0 +1,219 @@
+// Rows of tables that are addressed by the last ids of a sequence: which they are, before any layer runs.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/table/ngram_history.hpp>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// Says which rows a token reads: one of each of `tables()` tables, from the `order()` last ids.
+// address(ids, to): ids[k] is the id k places before the token, ngram_history::none where there is none.
+template <class H>
+concept ngram_hash = std::movable<H> &&
+    requires(const H& hash, const std::int32_t* ids, std::int32_t* to, std::size_t i) {
+    { hash.order() } -> std::convertible_to<std::size_t>;
+    { hash.vocab() } -> std::convertible_to<std::size_t>;
+    { hash.tables() } -> std::convertible_to<std::size_t>;
+    { hash.rows(i) } -> std::convertible_to<std::int64_t>;
+    { hash.check() } -> std::same_as<status>;
+    hash.address(ids, to);
+};
+
+// Engram's addresses. For n = 2..N and each head: row = (xor over k < n of c(t_-k) m_k) mod prime, c the compressed id.
+// Numerics: 64-bit arithmetic, products and xor modulo 2^64; the remainder of the signed number, from 0 up; of the same
+//   bits without a sign where a file says so. They agree where no product overflows, which holds for m_k c < 2^63.
+// Errors of check(): errc::option for a pad or a compressed id below 0, and for a prime that is no number of rows; for
+//   a multiplier with which a product overflows unless `may_wrap`. errc::size where there are no multipliers.
+// Source: Engram, docs/tables.md#rows-by-the-last-ids.
+struct engram_hash {
+    std::vector<std::int32_t> compressed;           // (V): what each id counts as
+    std::vector<std::int64_t> multipliers;          // (N): m_k of the id k places before
+    std::vector<std::vector<std::int64_t>> primes;  // (N - 1, heads): of n = 2, 3, ..., N
+    std::int32_t pad = 0;                           // what counts where there is no id; compressed
+    bool unsigned_remainder = false;
+    bool may_wrap = false;
+
+    [[nodiscard]] std::size_t order() const noexcept { return multipliers.size(); }
+    [[nodiscard]] std::size_t vocab() const noexcept { return compressed.size(); }
+    [[nodiscard]] std::size_t tables() const noexcept {
+        std::size_t all = 0;
+        for (const auto& of_n : primes) all += of_n.size();
+        return all;
+    }
+    [[nodiscard]] std::int64_t rows(std::size_t table) const noexcept {
+        std::size_t n = 0;
+        while (table >= primes[n].size()) table -= primes[n++].size();
+        return primes[n][table];
+    }
+    [[nodiscard]] status check() const {
+        if (order() < 2 || primes.size() != order() - 1)
+            return failure(errc::size, "primes", "are of ", primes.size(), " lengths for ", order(),
+                           " multipliers; there is one list for each of n = 2, ..., N");
+        std::int64_t largest = pad;
+        for (std::size_t i = 0; i < vocab(); ++i) {
+            if (compressed[i] < 0)
+                return failure(errc::option, "compressed[" + std::to_string(i) + "]", "is ", compressed[i]);
+            largest = std::max<std::int64_t>(largest, compressed[i]);
+        }
+        if (pad < 0) return failure(errc::option, "pad", "is ", pad);
+        std::int64_t product = 0;
+        for (std::size_t k = 0; k < order() && !may_wrap; ++k)
+            if (multipliers[k] < 0 || __builtin_mul_overflow(multipliers[k], largest, &product))
+                return failure(errc::option, "multipliers[" + std::to_string(k) + "]", "is ", multipliers[k],
+                               "; times the compressed id ", largest, " it overflows 63 bits");
+        return {};
+    }
+    void address(const std::int32_t* ids, std::int32_t* to) const noexcept {
+        std::uint64_t mix = 0;
+        for (std::size_t k = 0; k < order(); ++k) {
+            const std::int32_t c =
+                ids[k] == ngram_history::none ? pad : compressed[static_cast<std::size_t>(ids[k])];
+            mix ^= static_cast<std::uint64_t>(c) * static_cast<std::uint64_t>(multipliers[k]);
+            if (k == 0) continue;
+            for (const std::int64_t prime : primes[k - 1]) *to++ = remainder(mix, prime);
+        }
+    }
+
+private:
+    [[nodiscard]] std::int32_t remainder(std::uint64_t mix, std::int64_t prime) const noexcept {
+        if (unsigned_remainder) return static_cast<std::int32_t>(mix % static_cast<std::uint64_t>(prime));
+        const std::int64_t rest = static_cast<std::int64_t>(mix) % prime;
+        return static_cast<std::int32_t>(rest < 0 ? rest + prime : rest);
+    }
+};
+
+// LongCat's addresses: `per_length` tables for each of n = 2..N, table i of M_i = ratio V + 2 i + 1 rows,
+// row = (t + sum over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. What is missing counts as 0.
+// Errors of check(): errc::option for a table of more rows than 31 bits count. Source: docs/tables.md#rows-by-the-last-ids.
+struct longcat_hash {
+    std::size_t ids = 0;  // V
+    std::size_t ratio = 1;
+    std::size_t longest = 2;  // N
+    std::size_t per_length = 1;
+
+    [[nodiscard]] std::size_t order() const noexcept { return longest; }
+    [[nodiscard]] std::size_t vocab() const noexcept { return ids; }
+    [[nodiscard]] std::size_t tables() const noexcept { return (longest - 1) * per_length; }
+    [[nodiscard]] std::int64_t rows(std::size_t table) const noexcept {
+        std::int64_t all = 0;
+        const bool beyond = __builtin_mul_overflow(ratio, ids, &all) ||
+                            __builtin_add_overflow(all, static_cast<std::int64_t>(2 * table + 1), &all);
+        return beyond ? std::numeric_limits<std::int64_t>::max() : all;
+    }
+    [[nodiscard]] status check() const {
+        if (longest < 2 || per_length == 0 || ids == 0)
+            return failure(errc::size, "tables", "are ", per_length, " for each length of 2 to ", longest,
+                           " and ", ids, " ids; none may be 0");
+        return {};
+    }
+    void address(const std::int32_t* of, std::int32_t* to) const noexcept {
+        for (std::size_t i = 0; i < tables(); ++i) {
+            const std::int64_t m = rows(i);
+            const std::size_t n = 2 + i / per_length;
+            std::int64_t row = of[0] % m, power = 1;
+            for (std::size_t k = 1; k < n; ++k) {
+                power = power * (static_cast<std::int64_t>(ids) % m) % m;  // below 2^62
+                if (of[k] != ngram_history::none) row = (row + of[k] % m * power) % m;
+            }
+            *to++ = static_cast<std::int32_t>(row);
+        }
+    }
+};
+
+// The rows of every token of a call, for as many sequences as it brings: stores, caches and prefetches take them as they
+// take token ids.
+// Errors: those of the hash; errc::size, token_id, found before anything is written or a history has changed.
+// Cost: order products per token and table; no allocation in a call.
+//
+//     auto address = ngram_addresses<engram_hash>::of(hash, end_of_sequence).or_throw();
+//     std::vector<ngram_history> histories(sequences, ngram_history(address.order(), 8));
+//     address(ids, sequence_of_token, histories, rows).or_throw();   // rows (tables, T)
+//     tables[0].prefetch(std::span(rows).first(ids.size()));          // before the layers run
+template <ngram_hash Hash>
+class ngram_addresses {
+public:
+    // `end`: the id after which nothing older counts; none: there is no such id.
+    static result<ngram_addresses> of(Hash hash, std::int32_t end = ngram_history::none) {
+        if (status s = hash.check(); !s) return s.failure();
+        if (hash.order() > most_ids || hash.tables() > most_tables)
+            return failure(errc::size, "hash", "reads ", hash.tables(), " rows by ", hash.order(),
+                           " ids; up to ", most_tables, " by up to ", most_ids, " can be had");
+        for (std::size_t i = 0; i < hash.tables(); ++i)
+            if (hash.rows(i) < 1 || hash.rows(i) > std::numeric_limits<std::int32_t>::max())
+                return failure(errc::option, "table " + std::to_string(i), "has ", hash.rows(i),
+                               " rows; 1 to 2^31 - 1 can be addressed");
+        return ngram_addresses(std::move(hash), end);
+    }
+
+    [[nodiscard]] std::size_t order() const noexcept { return hash_.order(); }
+    [[nodiscard]] std::size_t tables() const noexcept { return hash_.tables(); }
+    [[nodiscard]] std::size_t rows(std::size_t table) const noexcept {
+        return static_cast<std::size_t>(hash_.rows(table));
+    }
+
+    // Token t belongs to histories[sequence_of[t]], which goes on by it; the tokens of a sequence come in their order.
+    // rows (tables, T).
+    status operator()(std::span<const std::int32_t> ids, std::span<const std::uint32_t> sequence_of,
+                      std::span<ngram_history> histories, std::span<std::int32_t> rows) const {
+        if (status s = check(ids, sequence_of, histories, rows); !s) return s;
+        std::array<std::int32_t, most_ids> window;
+        std::array<std::int32_t, most_tables> of_token;
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+            ngram_history& past = histories[sequence_of[t]];
+            window[0] = ids[t];
+            bool cut = false;
+            for (std::size_t k = 1; k < order(); ++k) {
+                window[k] = cut ? ngram_history::none : past.before(k);
+                cut = cut || (end_ != ngram_history::none && window[k] == end_);
+            }
+            hash_.address(window.data(), of_token.data());
+            for (std::size_t i = 0; i < tables(); ++i) rows[i * ids.size() + t] = of_token[i];
+            past.add(ids[t]);
+        }
+        return {};
+    }
+
+private:
+    static constexpr std::size_t most_ids = 16, most_tables = 256;
+
+    ngram_addresses(Hash hash, std::int32_t end) : hash_(std::move(hash)), end_(end) {}
+
+    [[nodiscard]] status check(std::span<const std::int32_t> ids, std::span<const std::uint32_t> sequence_of,
+                               std::span<const ngram_history> histories,
+                               std::span<const std::int32_t> rows) const {
+        if (sequence_of.size() != ids.size())
+            return failure(errc::size, "sequence_of", "are ", sequence_of.size(), " for ", ids.size(),
+                           " ids");
+        if (rows.size() != ids.size() * tables())
+            return failure(errc::size, "rows", "have room for ", rows.size(), "; ", ids.size(), " ids read ",
+                           tables(), " rows each");
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+            if (ids[t] < 0 || static_cast<std::size_t>(ids[t]) >= hash_.vocab())
+                return failure(errc::token_id, "ids", "ids[", t, "] = ", ids[t], " lies outside the ",
+                               hash_.vocab(), " ids of the hash");
+            if (sequence_of[t] >= histories.size())
+                return failure(errc::size, "sequence_of[" + std::to_string(t) + "]", "is ", sequence_of[t],
+                               "; there are ", histories.size(), " histories");
+            if (const std::size_t has = histories[sequence_of[t]].order(); has < order())
+                return failure(errc::size, "histories[" + std::to_string(sequence_of[t]) + "]",
+                               "keeps ids for ", has, " at a time; the addresses are of ", order());
+        }
+        return {};
+    }
+
+    Hash hash_;
+    std::int32_t end_;
+};
+
+TIFFIN_END
