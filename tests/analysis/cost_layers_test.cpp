@@ -77,6 +77,24 @@ TEST_CASE("cost: retoken and mort") {
     CHECK(mo.matrix_flops_per_token - base.matrix_flops_per_token == 2 * 4 * 2048);
 }
 
+TEST_CASE("cost: deep_embed and mole") {
+    constexpr double d = 100, f = 300, V = 1000, n = 7, w = 11;
+    constexpr block_shape shape{.d_model = 100, .d_ff = 300, .vocab = 1000, .experts = 7, .inner = {11, 11}};
+    const block_cost c = cost<deep_embed_v7a>(shape);
+    CHECK(c.parameters == 2 * d * f + n * d + w * f + V * n * w);
+    CHECK(c.row_parameters == n * w);  // of the token's matrix all rows
+    CHECK(c.matrix_flops_per_token == 4 * d * f + 2 * n * d + 2 * w * f);
+    CHECK(c.elementwise_flops_per_token == 2 * n * w + 3 * f);
+    const block_cost m = cost<mole>(shape);
+    CHECK(m.parameters == 2 * d * f + n * d + n * V * d);
+    CHECK(m.row_parameters == n * d);
+    CHECK(m.matrix_flops_per_token == 4 * d * f + 2 * n * d);
+    CHECK(m.elementwise_flops_per_token == 2 * n * d + d + gelu::flops() * f);
+    // As trained, each of the experts is computed.
+    const block_cost trained = cost<mole_training>(shape);
+    CHECK(trained.matrix_flops_per_token == 4 * d * f + 2 * n * d + n * 2 * (w * f + f * d));
+}
+
 TEST_CASE("cost: mixtures and branches") {
     const moe<swiglu> block{{2}, {}, {}};
     constexpr block_shape shape{.d_model = 64, .d_ff = 96, .vocab = 10, .experts = 16};

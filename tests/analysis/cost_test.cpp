@@ -183,6 +183,8 @@ TEST_CASE("cost: FLOPs are the operations that are made") {
     check_operations<swiglu>(2 * m + n, 0);
     check_operations<reglu>(2 * m + n, 0);
     check_operations<stem>(m + n, 0);
+    check_operations<deep_embed_1x>(m + n, 0);
+    check_operations<deep_embed_4x>(m + n, 0);
     check_operations<stem_gate>(m + n, 0);
     check_operations<stem_hybrid>(2 * m + n, 0);
     check_operations<ffn<gate<gelu_tanh>, token_embedding, add, project<rms>>>(m + n, 4);
