@@ -30,6 +30,7 @@ class simd_product {
     static constexpr std::size_t depth_block = simd_detail::depth_block;
     static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
     static constexpr std::size_t most_depth = 1024;                                  // that is packed at once
+    static constexpr std::size_t turned_from = 4;                                    // rows per column
     static constexpr std::size_t rows_at_once = 96;  // whole tiles; they and their sums stay in the cache
     static constexpr std::size_t most_rows = 6 * rows_at_once;  // whose sums wait for more depth
 
@@ -38,7 +39,7 @@ public:
     static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
         step_memory areas, turned;
         if (is_turned(m, n)) lay_out(turned, n, m, k, workers);
-        lay_out(areas, is_turned(m, n) ? 2 * n : m, n, k, workers);
+        lay_out(areas, is_turned(m, n) ? turned_from * n : m, n, k, workers);
         return std::max(areas.used(), turned.used());
     }
     static void run(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
@@ -66,7 +67,8 @@ private:
             storage* const packed = at.packed + worker * packed_numbers(k);
             float* const staged = at.staged + worker * staged_numbers;
             float* const sums = at.sums + worker * sum_numbers(m, k);
-            for (std::size_t g = worker; g < groups; g += at_once) {
+            // One behind the other: sizes that alternate would give one worker all the larger ones.
+            for (std::size_t g = groups * worker / at_once; g < groups * (worker + 1) / at_once; ++g) {
                 const std::size_t j0 = all_panels * g / groups * panel_outputs;
                 const std::size_t j1 = std::min(n, all_panels * (g + 1) / groups * panel_outputs);
                 columns({m, n, k, c, add, turned, at.rows, packed, staged, sums, j0, j1 - j0}, b);
@@ -74,7 +76,9 @@ private:
         };
         call.execute(at_once, task_ref(work));
     }
-    static constexpr bool is_turned(std::size_t m, std::size_t n) noexcept { return m > 2 * n && n >= group; }
+    static constexpr bool is_turned(std::size_t m, std::size_t n) noexcept {
+        return m > turned_from * n && n >= group;
+    }
 
     struct areas {
         storage *rows, *packed;
@@ -151,17 +155,20 @@ private:
                 transpose(b.data + j * b.stride + k0, b.stride, count, depth, to, panel_outputs);
         }
     }
-    // The same of whole rows of memory: each lies in a page of its own, which the hardware does not fetch ahead.
+    // The same of whole rows of memory, each in a page of its own, which the hardware does not fetch ahead. Some rows for
+    // one panel after the other: the panels of one row would fall into one set of the cache.
     static void pack_rows(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
                           float* to) noexcept {
-        constexpr std::size_t rows_ahead = 16, line = 64 / sizeof(float);
-        const float* from = b.data + k0 * b.stride + w.j0;
-        for (std::size_t k = 0; k < depth; ++k, from += b.stride, to += panel_outputs) {
-            for (std::size_t l = 0; k + rows_ahead < depth && l < w.columns; l += line)
-                __builtin_prefetch(from + rows_ahead * b.stride + l);
+        constexpr std::size_t together = 16, line = 64 / sizeof(float);
+        const float* const from = b.data + k0 * b.stride + w.j0;
+        for (std::size_t k = 0; k < depth; k += together) {
+            const std::size_t end = std::min(depth, k + together), ahead = std::min(depth, end + together);
+            for (std::size_t r = end; r < ahead; ++r)
+                for (std::size_t l = 0; l < w.columns; l += line) __builtin_prefetch(from + r * b.stride + l);
             for (std::size_t p = 0; p < w.panels(); ++p)
-                std::memcpy(to + p * depth_block * panel_outputs, from + p * panel_outputs,
-                            panel_outputs * sizeof(float));
+                for (std::size_t r = k; r < end; ++r)
+                    std::memcpy(to + (p * depth_block + r) * panel_outputs,
+                                from + r * b.stride + p * panel_outputs, panel_outputs * sizeof(float));
         }
     }
     static void pack_rounded(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
@@ -216,7 +223,8 @@ private:
                 const std::size_t columns = std::min(w.n - j, panel_outputs);
                 const float* const from = sums + i * group + p * n * panel_outputs;
                 if (w.turned)
-                    add_transposed(from, n, columns, w.c + j * w.m + i0 + i, w.m, w.add);
+                    add_transposed<panel_outputs * simd_detail::most_accumulators>(
+                        from, panel_outputs, n, columns, w.c + j * w.m + i0 + i, w.m, w.add);
                 else
                     for (std::size_t r = 0; r < n; ++r)
                         add_row(from + r * panel_outputs, columns, w.c + (i0 + i + r) * w.n + j, w.add);
@@ -229,19 +237,6 @@ private:
         for (std::size_t i = from; i < to; ++i)
             for (std::size_t l = 0; l < w.columns; l += 64 / sizeof(float))
                 __builtin_prefetch(w.c + (i0 + i) * w.n + w.j0 + l, 1);
-    }
-    static void add_row(const float* from, std::size_t count, float* to, bool add) noexcept {
-        if (add)
-            for (std::size_t l = 0; l < count; ++l) to[l] += from[l];
-        else
-            std::memcpy(to, from, count * sizeof(float));
-    }
-    static void add_transposed(const float* from, std::size_t rows, std::size_t columns, float* to,
-                               std::size_t stride, bool add) noexcept {
-        alignas(64) std::array<float, panel_outputs * simd_detail::most_accumulators> turned;
-        transpose(from, panel_outputs, rows, columns, turned.data(), rows);
-        for (std::size_t c = 0; c < columns; ++c)
-            add_row(turned.data() + c * rows, rows, to + c * stride, add);
     }
 };
 

@@ -3,6 +3,7 @@
 
 #include <tiffin/config.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -38,6 +39,23 @@ inline void transpose(const float* from, std::size_t stride, std::size_t rows, s
     for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t c = r < whole_rows ? whole_cols : 0; c < cols; ++c)
             to[c * to_stride + r] = from[r * stride + c];
+}
+
+// A row into another: added, or in its place.
+inline void add_row(const float* from, std::size_t count, float* to, bool add) noexcept {
+    if (add)
+        for (std::size_t l = 0; l < count; ++l) to[l] += from[l];
+    else
+        std::memcpy(to, from, count * sizeof(float));
+}
+// The same of the columns of (rows, columns), each into a row of `to`. Most: rows columns at most.
+template <std::size_t Most>
+void add_transposed(const float* from, std::size_t from_stride, std::size_t rows, std::size_t columns,
+                    float* to, std::size_t to_stride, bool add) noexcept {
+    alignas(64) std::array<float, Most> turned;
+    transpose(from, from_stride, rows, columns, turned.data(), rows);
+    for (std::size_t c = 0; c < columns; ++c)
+        add_row(turned.data() + c * rows, rows, to + c * to_stride, add);
 }
 
 }  // namespace train_detail
