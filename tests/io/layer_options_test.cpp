@@ -115,15 +115,15 @@ TEST_CASE("layer options: the same where the locale writes decimal commas") {
 
 TEST_CASE("layer options: whole numbers from 1 up") {
     const std::vector<std::pair<std::string, std::size_t>> accepted{
-        {"1", 1}, {"28", 28}, {"007", 7}, {"18446744073709551615", ~std::size_t{0}}};
+        {"1", 1}, {"28", 28}, {"007", 7}, {"18446744073709551614", ~std::size_t{1}}};
     for (const auto& each : accepted) {
         CAPTURE(each.first);
         std::size_t got = 0;
         CHECK(read(each.first, got).ok());
         CHECK(got == each.second);
     }
-    for (const std::string text :
-         {"", "0", "00", "-1", "+1", " 1", "1 ", "1.0", "1e2", "0x1", "18446744073709551616"}) {
+    for (const std::string text : {"", "0", "00", "-1", "+1", " 1", "1 ", "1.0", "1e2", "0x1",
+                                   "18446744073709551615", "18446744073709551616"}) {
         CAPTURE(text);
         std::size_t got = 7;
         CHECK_FALSE(read(text, got).ok());

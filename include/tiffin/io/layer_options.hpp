@@ -50,7 +50,8 @@ public:
         std::size_t value = 0;
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
-        if (bad != std::errc() || rest != end || value == 0)
+        // The largest of all is every_expert, which no file can mean.
+        if (bad != std::errc() || rest != end || value == 0 || value == ~std::size_t{0})
             return failure(errc::option, key, "is ", detail::in_quotes(*text),
                            "; it must be a whole number from 1 up");
         to = value;
