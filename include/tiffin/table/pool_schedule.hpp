@@ -25,14 +25,13 @@ TIFFIN_BEGIN
 //
 // Each pool is a store of rows e * vocab + id, as a pool (experts, vocab, width) lies in a file. top_k rows per token are
 // read, equal ones once.
-// Numerics: rows widened to f32, added in the order of the choices in f32: at most top_k roundings of a sum of top_k
-//   products.
+// Numerics: rows widened to f32; a product and a sum in f32 per choice, in the order of the choices.
 // Errors: errc::token_id, errc::option (a choice that is no expert), errc::size; those of the stores and of
 //   background_reads, told by receive(). After a failure begin() starts afresh.
 // Threads: one pass at a time. Cost: the rows of 1 + `delay` layers in memory, and one mixed row per token.
 // Source: MoRT Sec. 3.3.2 and App. C; docs/layers.md#mort.
 //
-//     pool_schedule pools({stores.begin(), stores.end()}, 4, 2);           // 4 experts, 2 layers later
+//     auto pools = pool_schedule::of({stores.begin(), stores.end()}, 4, 2).or_throw();  // 4 experts, 2 layers later
 //     pools.begin();
 //     for (std::size_t l = 0; l < layers; ++l) {
 //         router[l](x, chosen).or_throw();
