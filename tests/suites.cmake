@@ -190,7 +190,7 @@ tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/mo
                                       io/checkpoint_config.hpp io/checkpoint_layers.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file AS_PRESET)
 tiffin_suite(io/table_file AS_PRESET)
-tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/layer_options.hpp fusion/any_fusion.hpp
+tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/relative_blocks.hpp io/structmoe_block.hpp io/layer_options.hpp fusion/any_fusion.hpp
                                            runtime/any_block.hpp)
 tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp cpu/fold.hpp)
 tiffin_suite(io/layer_options AS_PRESET)

@@ -17,10 +17,12 @@ struct given_of_three : tiffin::given_modulator<> {
 
 }  // namespace
 
+#if !defined(TIFFIN_TEST_SMALL)
 TEST_CASE("conformance: DeepEmbed, 1x and 4x") {
     check(compose<tiffin::deep_embed_1x>("deep_embed_1x"));
     check(compose<tiffin::deep_embed_4x>("deep_embed_4x"));
 }
+#endif
 TEST_CASE("conformance: DeepEmbed with a matrix per token") {
     check(compose_with_reference<tiffin::deep_embed_v7a>("deep_embed_v7a"));
 }
