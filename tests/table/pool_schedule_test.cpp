@@ -12,6 +12,7 @@
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +42,7 @@ std::vector<float> numbers(std::size_t n, unsigned seed) {
 // A layer of the stack: its FFN, and its pool in a store that counts what is read.
 struct layer_weights {
     std::vector<float> gate, up, down, router, scale, pool;
-    std::size_t rows_read = 0;
+    std::atomic<std::size_t> rows_read{0};  // by the thread that reads
 
     explicit layer_weights(unsigned seed)
         : gate(numbers(f * d, seed)),
