@@ -67,6 +67,14 @@ inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
     return narrow;
 }
 
+// Whether a router can pick as many of these experts as it wants.
+template <learned_router Router>
+status check_top_k(const Router& router, std::size_t experts, const std::string& prefix) {
+    const std::size_t picks = choices_among(router, experts);
+    if (picks != 0 && picks <= experts) return {};
+    return failure(errc::option, prefix + "top_k", "is ", picks, "; there are ", experts, " experts");
+}
+
 // The experts that a router picks for a token. `wanted`: the tensors of its source.
 template <router_policy Router>
 std::size_t route_choices([[maybe_unused]] const Router& router, std::span<const wanted_tensor> wanted,
@@ -100,9 +108,7 @@ status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
         if (tensors[weight].shape[0] != experts)
             return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
                            " for ", experts, " experts");
-        if (const std::size_t picks = choices_among(router, experts); picks == 0 || picks > experts)
-            return failure(errc::option, prefix + "top_k", "is ", router.top_k, "; there are ", experts,
-                           " experts");
+        return check_top_k(router, experts, prefix);
     } else {
         const tensor_view& given = tensors[map];
         const std::size_t choices = route_choices(router, wanted, tensors);

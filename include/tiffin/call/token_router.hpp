@@ -1,6 +1,7 @@
 // A router by itself: the experts of tokens before anything is read for them.
 #pragma once
 
+#include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/block/linear.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/router/selection.hpp>
@@ -38,8 +39,7 @@ public:
         auto logits = try_prepare(linear<"router">{}, own, backend, options);
         if (!logits) return logits.failure();
         const std::size_t experts = logits->outputs();
-        if (const std::size_t picks = choices_among(router, experts); picks == 0 || picks > experts)
-            return failure(errc::option, prefix + "top_k", "is ", picks, "; there are ", experts, " experts");
+        if (status s = detail::check_top_k(router, experts, prefix); !s) return s.failure();
         token_router made(router, *std::move(logits), options.tokens);
         if (const auto* const t = given.find(prefix + "router.selection_bias")) {
             if (t->shape.rank() != 1 || t->shape[0] != experts || is_integer(t->type))

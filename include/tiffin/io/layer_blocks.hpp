@@ -23,7 +23,6 @@ namespace io {
 namespace detail {
 
 // clang-format off
-using file_mlp         = ffn<gate<any_activation>, none>;
 using file_glu         = ffn<gate<any_activation>, dense>;
 using file_stem        = ffn<gate<any_activation>, token_embedding>;
 using file_stem_gate   = ffn<gate<any_activation, token_embedding>, dense>;

@@ -112,5 +112,13 @@ private:
     std::set<std::string> known_;
 };
 
+namespace detail {
+
+// What the tensors and the options of one block in a file begin with.
+struct block_place {
+    std::string tensors, keys;
+};
+
+}  // namespace detail
 }  // namespace io
 TIFFIN_END

@@ -17,11 +17,6 @@ TIFFIN_BEGIN
 namespace io {
 namespace detail {
 
-// What the tensors and the options of one block in a file begin with.
-struct block_place {
-    std::string tensors, keys;
-};
-
 template <class Memory>
 using file_memory = ffn<gate<any_activation>, Memory, any_fusion, memory_output>;
 

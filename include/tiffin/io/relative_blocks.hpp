@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tiffin/io/layer_options.hpp>
-#include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/runtime/any_block.hpp>
 #include <tiffin/tensor.hpp>
@@ -13,12 +12,13 @@ TIFFIN_BEGIN
 namespace io {
 namespace detail {
 
+using file_mlp = ffn<gate<any_activation>, none>;
+
 // With a matrix per token where `in_proj.weight` is there, as an up source where `gate_proj.weight` is, else
 // multiplied with the result.
 template <class Backend>
 result<any_block<Backend>> deep_embed_block(layer_options& options, const weights& given,
                                             const block_place& at) {
-    using mlp_of_any = ffn<gate<any_activation>, none>;
     any_activation phi{activation_kind::relu_squared};
     if (status s = options.read(at.keys + "activation", phi); !s) return s.failure();
     const auto has = [&](const char* name) { return given.find(at.tensors + name) != nullptr; };
@@ -28,7 +28,7 @@ result<any_block<Backend>> deep_embed_block(layer_options& options, const weight
     };
     if (has("in_proj.weight")) return with_up(ffn<gate<any_activation>, on_residual<deep_embed_matrix>>{});
     if (has("gate_proj.weight")) return with_up(ffn<gate<any_activation>, deep_embed>{});
-    fused<mlp_of_any, deep_embed, multiply> made;
+    fused<file_mlp, deep_embed, multiply> made;
     made.gate.hidden.phi = phi;
     return any_block<Backend>(made);
 }
@@ -36,14 +36,13 @@ result<any_block<Backend>> deep_embed_block(layer_options& options, const weight
 // Folded where `lookup.weight` is there, else with its experts.
 template <class Backend>
 result<any_block<Backend>> mole_block(layer_options& options, const weights& given, const block_place& at) {
-    using mlp_of_any = ffn<gate<any_activation>, none>;
     any_activation phi{activation_kind::gelu};
     if (status s = options.read(at.keys + "activation", phi); !s) return s.failure();
-    mlp_of_any shared;
+    file_mlp shared;
     shared.hidden.phi = phi;
     if (given.find(at.tensors + "lookup.weight") != nullptr)
-        return any_block<Backend>(sum<mlp_of_any, lookup_experts>{{shared, {}}});
-    sum<mlp_of_any, mixture<softmax_all, through<"", per_layer_input, mlp_of_any>>> made;
+        return any_block<Backend>(sum<file_mlp, lookup_experts>{{shared, {}}});
+    sum<file_mlp, mixture<softmax_all, through<"", per_layer_input, file_mlp>>> made;
     auto& [base, experts] = made.terms;
     base = std::get<1>(experts.expert.steps) = shared;
     return any_block<Backend>(made);

@@ -3,7 +3,6 @@
 
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/io/layer_options.hpp>
-#include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/router/any_router.hpp>
 #include <tiffin/runtime/any_block.hpp>

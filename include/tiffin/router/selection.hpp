@@ -39,13 +39,10 @@ TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t exp
     router.score(scores, experts);
     for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + S(bias[e]) : S(logits[e]);
     const std::size_t count = choices_among(router, experts);
+    const bool all = router.top_k == every_expert;
     for (std::size_t i = 0; i < count; ++i) {
-        std::size_t best = experts;
-        if (router.top_k == every_expert) {
-            chosen[i].expert = static_cast<std::int32_t>(i);
-            continue;
-        }
-        for (std::size_t e = 0; e < experts; ++e) {
+        std::size_t best = all ? i : experts;
+        for (std::size_t e = 0; !all && e < experts; ++e) {
             bool taken = false;
             for (std::size_t j = 0; j < i; ++j)
                 taken = taken || static_cast<std::size_t>(chosen[j].expert) == e;

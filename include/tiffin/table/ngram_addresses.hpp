@@ -134,7 +134,7 @@ struct longcat_hash {
 // The rows of every token of a call, for as many sequences as it brings: stores, caches and prefetches take them as they
 // take token ids.
 // Errors: those of the hash; errc::size, token_id, found before anything is written or a history has changed.
-// Cost: order products per token and table; no allocation in a call.
+// Cost: order products per token and table; nothing is allocated but what a history grows by.
 //
 //     auto address = ngram_addresses<engram_hash>::of(hash, end_of_sequence).or_throw();
 //     std::vector<ngram_history> histories(sequences, ngram_history(address.order(), 8));

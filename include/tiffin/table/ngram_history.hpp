@@ -12,7 +12,7 @@
 TIFFIN_BEGIN
 
 // The last ids of one sequence. Copies are independent: a beam that splits copies it.
-// Cost: order - 1 + `undoable` ids.
+// Cost: twice order - 1 + `undoable` ids, allocated as they come.
 class ngram_history {
 public:
     static constexpr std::int32_t none = -1;  // no id: before the sequence begins
