@@ -38,7 +38,6 @@ struct arguments {
     std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
     std::size_t save_every = 200, judge_every = 100, held_out_tokens = 65536;
     double held_out = 0.05;
-    double below = 0;
     run_options run;
 };
 
@@ -221,9 +220,6 @@ void train(const arguments& given) {
             counted = 0;
         }
         if (last || done % args.save_every == 0) save();
-        if (last && args.below > 0 && !(held_out < args.below))
-            throw std::runtime_error("the held-out loss is " + std::to_string(held_out) + ", not below " +
-                                     std::to_string(args.below));
     }
     bar.clear();
     if (run.steps_done() < args.run.steps) {
@@ -307,7 +303,6 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--held-out-tokens", args.held_out_tokens, "tokens of it that a look takes")
         ->capture_default_str();
-    app.add_option("--below", args.below, "status 1 where the held-out loss does not end below this");
     args.run.visit([&](const char* name, auto& value) {
         app.add_option(std::string("--") + name, value, help.at(name))
             ->capture_default_str()
