@@ -7,6 +7,7 @@
 # HEAVY     has a small form: under TIFFIN_TEST_SMALL it instantiates fewer compositions, of each kind that it is
 #           about at least one, and asserts all there is to assert of each.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
+# O0        not optimised: it runs for a second as it is, and takes a minute or more to optimise.
 # O1        at -O1 in the small form too, as unoptimised it runs for minutes.
 # O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
 #           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
@@ -51,6 +52,8 @@ tiffin_suite(modulator/modulator_norm
                        norm/any_norm.hpp)
 tiffin_suite(router/router
              TESTS router/any_router.hpp router/selection.hpp router/softmax.hpp router/sigmoid.hpp)
+tiffin_suite(router/row_router O0
+             TESTS router/row_choice.hpp router/product_keys.hpp router/row_range.hpp)
 tiffin_suite(format/format
              ARM TESTS format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
                        format/any_format.hpp dtype.hpp tensor.hpp)
@@ -59,8 +62,8 @@ tiffin_suite(format/given_formats
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
                        format/iq4_xs.hpp format/mxfp4.hpp)
 tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
-tiffin_suite(block/linear TESTS block/linear.hpp)
-tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
+tiffin_suite(block/linear O0 TESTS block/linear.hpp)
+tiffin_suite(block/delayed O0 HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
@@ -96,7 +99,9 @@ tiffin_suite(engine/conformance_routed
 
 tiffin_suite(engine/conformance_relatives
              HEAVY LEARNS O1 DEVICE NVCC_LONG
-             TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp)
+             TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
+                   router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp cpu/row_router.hpp
+                   source/dot_gated.hpp source/mean_of_terms.hpp)
 
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
@@ -115,42 +120,43 @@ tiffin_suite(cpu/formats
              HEAVY
              TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/held_weights.hpp bind/format_checks.hpp
                    bind/stored_numbers.hpp)
-tiffin_suite(cpu/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
+tiffin_suite(cpu/fold O0 HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
 
 # ---- what learns; gradients of compositions: LEARNS ----
-tiffin_suite(train/trainable_layer
+tiffin_suite(train/trainable_layer O0
              TESTS train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
                    train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
 tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(train/cross_entropy THREADS)
-tiffin_suite(train/router_loss)
-tiffin_suite(train/training_allocation OWN_NEW TESTS train/run_training.hpp)
-tiffin_suite(train/stored_table TESTS train/learning_rows.hpp)
-tiffin_suite(train/adamw
+tiffin_suite(train/router_loss O0)
+tiffin_suite(train/training_allocation O0 OWN_NEW TESTS train/run_training.hpp)
+tiffin_suite(train/stored_table O0 TESTS train/learning_rows.hpp)
+tiffin_suite(train/adamw O0
              THREADS TESTS train/adamw_step.hpp train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
                   TESTS train/partials.hpp train/places.hpp train/formula_rows.hpp train/formula_slots.hpp
                         train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
                         train/exact_machine.hpp train/reference.hpp)
 tiffin_other_test(io.run_gradients TESTS io/training_layer.hpp train/any_block.hpp)
+tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/trained_row_gate.hpp)
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
 # ---- the reference ----
-tiffin_suite(reference/reference TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
+tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
 
 # ---- binding: what is refused, in which words ----
-tiffin_suite(bind/errors
-             TESTS bind/bind_weights.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp
+tiffin_suite(bind/errors O0
+             TESTS bind/bind_weights.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
                    call/call_checks.hpp error.hpp)
-tiffin_suite(bind/errors_routed TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
+tiffin_suite(bind/errors_routed O0 TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
 tiffin_suite(bind/preparation THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
 tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
 
 # ---- layers and calls ----
 tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
-tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
-tiffin_suite(call/onto_inputs HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
+tiffin_suite(call/in_place O0 HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
+tiffin_suite(call/onto_inputs O0 HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
 tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 
@@ -169,11 +175,14 @@ tiffin_suite(table/writable_rows
 tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
                            io/parallel_reads.hpp io/reading_ring.hpp io/open_file.hpp)
-tiffin_suite(table/gathered_rows HEAVY THREADS)
+tiffin_suite(table/gathered_rows O0 HEAVY THREADS)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
 tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)
-tiffin_suite(table/pool_schedule THREADS TESTS call/token_router.hpp)
+tiffin_suite(table/ngram_rows THREADS)
+tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
+tiffin_suite(call/row_numbers O0 THREADS)
+tiffin_suite(table/pool_schedule O0 THREADS TESTS call/token_router.hpp source/routes_of.hpp)
 tiffin_suite(mpi/sharded_rows
              TESTS mpi/sharded_pool.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp mpi/rank_exchange.hpp
                    mpi/halved_sum.hpp)
@@ -190,7 +199,7 @@ tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/mo
                                       io/checkpoint_config.hpp io/checkpoint_layers.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file AS_PRESET)
 tiffin_suite(io/table_file AS_PRESET)
-tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/relative_blocks.hpp io/structmoe_block.hpp io/layer_options.hpp fusion/any_fusion.hpp
+tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp io/layer_options.hpp fusion/any_fusion.hpp
                                            runtime/any_block.hpp)
 tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp cpu/fold.hpp)
 tiffin_suite(io/layer_options AS_PRESET)
@@ -203,24 +212,26 @@ tiffin_suite(train_example/corpus)
 tiffin_suite(train_example/text_batches)
 
 # ---- accounts ----
-tiffin_suite(analysis/cost TESTS grammar/tensors_needed.hpp)
+tiffin_suite(analysis/cost O0 TESTS grammar/tensors_needed.hpp)
 tiffin_suite(analysis/cost_layers TESTS analysis/cost.hpp)
 tiffin_suite(analysis/balance)
 tiffin_suite(analysis/balanced_map)
 tiffin_suite(analysis/equivalence)
 tiffin_suite(analysis/geometry)
 tiffin_suite(analysis/initialise)
-tiffin_suite(analysis/initialise_block)
+tiffin_suite(analysis/initialise_block O0)
 tiffin_suite(analysis/routing)
 
 # ---- devices ----
 tiffin_suite(cuda/numbers DEVICE HOST_ONLY TESTS cuda/values.hpp)
 tiffin_suite(cuda/kinds
-             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp)
+             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/row_router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp)
 tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_product.hpp cuda/kernels.hpp)
 tiffin_suite(cuda/layer_calls
              DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
                           cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp)
+tiffin_suite(cuda/offloaded_pool DEVICE TESTS cuda/table/offloaded_pool.hpp source/routes_of.hpp)
+tiffin_suite(cuda/row_numbers DEVICE TESTS call/row_numbers.hpp)
 tiffin_suite(cuda/offloaded_rows
              DEVICE TESTS cuda/table/offloaded_rows.hpp cuda/table/row_cache.hpp cuda/table/row_fetch.hpp
                           cuda/table/registered_memory.hpp)

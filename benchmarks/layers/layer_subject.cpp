@@ -29,6 +29,17 @@ page_floats noise_of(tiffin::dtype type, const tiffin::shape& sizes, std::size_t
     return memory;
 }
 
+page_floats ranges_of(std::size_t ids, std::size_t rows, std::size_t each) {
+    page_floats memory(2 * ids);
+    auto* const ranges = reinterpret_cast<std::int32_t*>(memory.data());
+    for (std::size_t id = 0; id < ids; ++id) {
+        const std::size_t begin = id * each % (rows - each + 1);
+        ranges[2 * id] = static_cast<std::int32_t>(begin);
+        ranges[2 * id + 1] = static_cast<std::int32_t>(begin + each);
+    }
+    return memory;
+}
+
 void keep_in_place(given_layer& given, const std::vector<std::string>& names, spare_tensors& spare) {
     const auto& entries = given.tensors.entries();
     for (std::size_t i = 0; i < entries.size(); ++i)

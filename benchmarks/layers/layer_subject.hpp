@@ -41,6 +41,9 @@ struct given_layer {
 // A tensor's memory full of noise: f32, the integers of a map of `experts` experts, or the blocks of a format.
 page_floats noise_of(tiffin::dtype type, const tiffin::shape& sizes, std::size_t experts, std::uint32_t seed);
 
+// Ranges of `each` rows among so many, one after the other and again from the first.
+page_floats ranges_of(std::size_t ids, std::size_t rows, std::size_t each);
+
 // Tensors by name that a layer was packed from and does not read any more: the next one may be packed from them
 // too, which spares much of the time that a subject takes to be made.
 using spare_tensors = std::map<std::string, page_floats>;
@@ -53,12 +56,15 @@ given_layer make_weights(const Block& block, const tiffin::block_shape& sizes, t
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
         if (t.needed == tiffin::presence::optional) continue;
         using kind = tiffin::tensor_kind;
-        const tiffin::dtype type = t.kind == kind::route_map    ? tiffin::dtype::i32
+        const tiffin::dtype type = is_map(t.kind)               ? tiffin::dtype::i32
                                    : t.kind == kind::projection ? projections
                                                                 : tiffin::dtype::f32;
         auto found = spare.extract(std::string(name));
-        given.memory.push_back(found ? std::move(found.mapped())
-                                     : noise_of(type, t.shape, sizes.experts, seed++));
+        if (t.kind == kind::row_ranges)
+            given.memory.push_back(ranges_of(t.shape[0], sizes.experts, sizes.choices));
+        else
+            given.memory.push_back(found ? std::move(found.mapped())
+                                         : noise_of(type, t.shape, sizes.experts, seed++));
         given.tensors.add(std::string(name), {given.memory.back().data(), type, t.shape});
     }
     return given;
@@ -90,6 +96,7 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
         std::vector<tiffin::layer<Block, Backend>> layers;
         tiffin::workspace workspace;
         tiffin::carried_residuals carried;
+        page_floats beside{};    // rows given with a call, where the layer reads some
         std::size_t tokens = 0;  // of the last call
     };
     const tiffin::block_cost cost = tiffin::cost(sizes, block);
@@ -108,6 +115,8 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
     }
     held->workspace =
         held->layers[0].make_workspace(most_tokens, static_cast<std::size_t>(options().threads));
+    const std::size_t given = held->layers[0].needs().given_width;
+    if (given > 0) held->beside = random_numbers(most_tokens * given, 1);
     made.bytes = (dense_bytes + bytes_of(formats, tiffin::tensor_kind::table) * cost.table_parameters) *
                  static_cast<double>(made.layers);
     made.run = [held, sizes](std::size_t i, const float* x, const std::int32_t* ids, std::size_t tokens,
@@ -116,7 +125,7 @@ subject make_subject(const Block& block, const tiffin::block_shape& sizes, const
         tiffin::token_inputs inputs;
         inputs.token_ids = {ids, tokens};
         inputs.residual = {x, tokens, sizes.d_model};
-        inputs.per_layer_input = {x, tokens, sizes.d_ff};
+        inputs.per_layer_input = {held->beside.data(), tokens, held->layers[i].needs().given_width};
         inputs.carried = &held->carried;
         const tiffin::matrix_view<const float> in(x, tokens, sizes.d_model);
         const tiffin::matrix_view<float> out(y, tokens, sizes.d_model);

@@ -38,6 +38,24 @@ void add_memory_layers(const layer_choice& choice) {
     if (choice.wants("deep_embed_4x")) add_layer<tiffin::deep_embed_4x>("deep_embed_4x", s);
     if (choice.wants("deep_embed_v7a"))
         add_layer<tiffin::deep_embed_v7a>("deep_embed_v7a", s, {}, {.experts = 32, .inner = {32, 32}});
+    // 4 heads of 16 rows among 128^2; 64 rows per id among as many.
+    constexpr std::size_t rows = 128 * 128;
+    const tiffin::block_shape keys{.experts = rows, .rank = 128, .heads = 4};
+    tiffin::product_key_memory values;
+    tiffin::memory_plus gated;
+    tiffin::peer neurons;
+    values.router.top_k = gated.hidden.up.router.top_k = neurons.router.top_k = 16;
+    if (choice.wants("product_keys")) add_layer("product_keys", s, values, keys);
+    if (choice.wants("memory_plus")) add_layer("memory_plus", {s.d_model, s.d_model}, gated, keys);
+    if (choice.wants("peer")) add_layer("peer", s, neurons, keys);
+    if (choice.wants("l3"))
+        add_layer("l3", s, tiffin::l3{}, {.experts = rows, .inner = {s.d_model, s.d_model}, .choices = 64});
+    // Beside a layer, or in place of an embedding: 16 rows of 64 numbers of the last ids.
+    if (choice.wants("engram"))
+        add_layer<tiffin::engram>("engram", {s.d_model, 1024}, {}, {.inner = {1024, 1024}});
+    tiffin::longcat_embedding mean;
+    mean.terms = 17;
+    if (choice.wants("longcat")) add_layer("longcat", {s.d_model, 1024}, mean, {.inner = {1024, 1024}});
     if (choice.wants("swiglu_meki")) {
         static std::list<std::array<tiffin::block_shape, 2>> branches;
         branches.push_back({{{.d_model = s.d_model, .d_ff = s.d_ff, .vocab = vocab},

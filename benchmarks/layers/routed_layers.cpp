@@ -13,6 +13,9 @@ void add_routed_layers(const layer_choice& choice) {
     if (choice.wants("moe")) add_layer<tiffin::moe<tiffin::swiglu>>("moe", s, {{2}, {}, {}}, experts);
     if (choice.wants("moe_stem")) add_layer<tiffin::moe<tiffin::stem>>("moe_stem", s, {{2}, {}, {}}, experts);
     if (choice.wants("mole")) add_layer<tiffin::mole>("mole", s, {}, {.experts = 8});
+    // Four experts of a quarter, and one beside them.
+    if (choice.wants("mole_training"))
+        add_layer<tiffin::mole_training>("mole_training", {s.d_model, s.d_ff / 4}, {}, {.experts = 4});
     if (choice.wants("hash_moe")) add_layer<tiffin::hash_moe<tiffin::swiglu>>("hash_moe", s, {}, experts);
 }
 

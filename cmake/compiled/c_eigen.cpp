@@ -3,6 +3,10 @@
 #include <tiffin/cpu/eigen/eigen.hpp>
 
 TIFFIN_BEGIN
+
+// Once for whoever links this.
+template result<any_layer> io::load_layer(const io::described_layer&, const eigen&, const prepare_options&);
+
 namespace c_detail {
 
 result<any_layer> load_on_eigen(const io::described_layer& from, const prepare_options& how) {

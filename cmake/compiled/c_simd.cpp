@@ -4,6 +4,11 @@
 #include <tiffin/format/any_format.hpp>
 
 TIFFIN_BEGIN
+
+// Once for whoever links this.
+template result<any_layer> io::load_layer(const io::described_layer&, const simd<any_format, any_format>&,
+                                          const prepare_options&);
+
 namespace c_detail {
 
 result<any_layer> load_on_simd(const io::described_layer& from, const kept_numbers& kept,

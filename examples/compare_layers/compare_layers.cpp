@@ -1,4 +1,4 @@
-// The main job: real text through SwiGLU and STEM layers side by side.
+// The main job: real text through SwiGLU and the layers that replace or join it, side by side.
 #include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/io/model.hpp>
@@ -9,6 +9,7 @@
 
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
+#include "initialised.hpp"
 #include "tables_in_file.hpp"
 #include "trained_layer.hpp"
 #if defined(TIFFIN_EXAMPLE_CUDA)
@@ -77,6 +78,7 @@ struct job {
 struct row {
     std::string name, composition;
     tiffin::block_cost cost;
+    bool reads_ids = false;  // whether its rows are those of token ids
     std::size_t copies = 0;
     double prefill = 0, decode = 0;              // tokens per second
     double prefill_ratio = 0, decode_ratio = 0;  // to the first layer
@@ -86,71 +88,6 @@ struct row {
 using clock = std::chrono::steady_clock;
 double seconds_since(clock::time_point start) {
     return std::chrono::duration<double>(clock::now() - start).count();
-}
-
-// Uniform numbers of a given standard deviation, from a counter: any part can be made by any thread.
-float number(std::uint64_t seed, std::uint64_t i, float deviation) {
-    std::uint64_t z = seed * 0x9E3779B97F4A7C15u + i * 0xD1B54A32D192ED03u;
-    z = (z ^ (z >> 32)) * 0xBF58476D1CE4E5B9u;
-    z ^= z >> 29;
-    const auto unit = static_cast<float>(static_cast<std::uint32_t>(z)) * 0x1p-32f - 0.5f;
-    return unit * 3.4641016f * deviation;
-}
-
-void fill(std::vector<float>& to, std::uint64_t seed, float deviation) {
-#pragma omp parallel for
-    for (std::ptrdiff_t i = 0; i < std::ssize(to); ++i)
-        to[static_cast<std::size_t>(i)] = number(seed, static_cast<std::uint64_t>(i), deviation);
-}
-
-// The tensors of a block with initialised weights: SmallInit's 2 / (5 inputs) as the variance of dense
-// weights, and table rows as large as the up-projection whose place they take.
-struct initialised {
-    std::vector<std::vector<float>> memory;
-    std::vector<bool> tables;  // read where they lie while the layer runs
-    tiffin::weights tensors;
-};
-
-// SmallInit's 2 / (5 inputs) where inputs are multiplied, rows as large as what they stand for.
-float variance_of(const tiffin::sized_tensor& t) {
-    using enum tiffin::tensor_kind;
-    switch (t.kind) {
-        case projection:
-        case logits:
-        case low_rank_in:
-        case low_rank_out: return 0.4f / static_cast<float>(t.shape[t.shape.rank() - 1]);
-        case table:
-        case pool: return 0.4f;
-        default: return 1.0f;
-    }
-}
-
-template <class Block>
-initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
-    initialised made;
-    std::uint64_t seed = 1;
-    for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
-        if (t.needed == tiffin::presence::optional) continue;
-        const tiffin::tensor_kind kind = t.kind;
-        made.memory.emplace_back(t.shape.elements());
-        made.tables.push_back(kind == tiffin::tensor_kind::table || kind == tiffin::tensor_kind::pool);
-        fill(made.memory.back(), seed++, std::sqrt(variance_of(t)));
-        made.tensors.add(name, made.memory.back().data(), t.shape);
-    }
-    return made;
-}
-
-// The tensors of a model's layer, widened to f32.
-initialised widened(const tiffin::weights& from) {
-    initialised made;
-    for (const auto& [name, tensor] : from.entries()) {
-        made.memory.emplace_back(tensor.shape.elements());
-        made.tables.push_back(false);
-        tiffin::read_as_f32(tensor.data, tensor.type, 0, made.memory.back().size(),
-                            made.memory.back().data());
-        made.tensors.add(name, made.memory.back().data(), tensor.shape);
-    }
-    return made;
 }
 
 // A gated FFN of a model whose activation is not silu; not compiled for the device.
@@ -185,6 +122,9 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     struct state {
         initialised given;
         std::unique_ptr<tables_in_file> file;  // null: tables are in memory
+        std::vector<float> beside;             // (ids, given_width): rows that calls give beside x
+        std::size_t given_width = 0;
+        bool residual = false;  // whether they give x itself as the residual
         std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
         tiffin::workspace workspace;
         std::vector<float> y;
@@ -193,9 +133,16 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         std::unique_ptr<layers_on_device> device;  // null: the layers run here
 #endif
 
-        tiffin::token_inputs inputs(std::span<const std::int32_t> ids) {
-            if (!file) return {.token_ids = ids};
-            return {.token_ids = ids, .gathered = file->gather(ids)};
+        // Of tokens [first, first + x.rows).
+        tiffin::token_inputs inputs(const job& of, std::size_t first,
+                                    const tiffin::matrix_view<const float>& x) {
+            const auto ids = std::span(of.ids).subspan(first, x.rows);
+            tiffin::token_inputs made{.token_ids = ids};
+            if (residual) made.residual = x;
+            if (given_width > 0)
+                made.per_layer_input = {beside.data() + first * given_width, ids.size(), given_width};
+            if (file) made.gathered = file->gather(ids);
+            return made;
         }
     };
     const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
@@ -204,12 +151,24 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     made.result.composition = composition;
     made.result.cost = tiffin::cost(sizes, block);
     row& r = made.result;
+    for (const auto& [tensor, t] : tiffin::tensors_needed(block, sizes))
+        r.reads_ids =
+            r.reads_ids || std::find(t.axes.begin(), t.axes.end(), tiffin::axis::vocab) != t.axes.end();
     progress(0.0, "initialising");
     const auto held = std::make_shared<state>();
     held->given = weights ? widened(*weights) : initialise(block, sizes);
-    const auto& tables = held->given.tables;
-    if (j.tables_in_file && std::find(tables.begin(), tables.end(), true) != tables.end())
-        held->file = std::make_unique<tables_in_file>(held->given.tensors, tables, name);
+    std::vector<bool> tables, by_id;  // the tensors that have rows, and those of a row per token id
+    for (const tiffin::tensor_kind kind : held->given.kinds) {
+        tables.push_back(tiffin::holds_rows(kind));
+        by_id.push_back(tables.back() && !tiffin::has_row_per_choice(kind));
+    }
+    if (j.tables_in_file && std::find(by_id.begin(), by_id.end(), true) != by_id.end())
+        held->file = std::make_unique<tables_in_file>(held->given.tensors, by_id, name);
+    auto reference = tiffin::prepare(block, held->given.tensors, tiffin::reference{});
+    held->given_width = reference.needs().given_width;
+    held->residual = reference.needs().residual;
+    held->beside.resize(tokens * held->given_width);
+    fill(held->beside, 78, 1.0f);
     const double dense_bytes = 4 * (r.cost.parameters - r.cost.table_parameters);
     const auto run_here = [&] {
         r.copies = copies_for(dense_bytes);
@@ -224,8 +183,8 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         made.call = [held, &j, d](std::size_t first, std::size_t count) {
             const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
             const tiffin::matrix_view<float> y(held->y.data(), count, d);
-            std::as_const(held->layers[held->calls++ % held->layers.size()])(
-                x, held->inputs(std::span(j.ids).subspan(first, count)), y, held->workspace, j.execute);
+            std::as_const(held->layers[held->calls++ % held->layers.size()])(x, held->inputs(j, first, x), y,
+                                                                             held->workspace, j.execute);
         };
 
         made.choices = held->layers[0].choices();
@@ -237,7 +196,7 @@ contender make_contender(const job& j, const std::string& name, const std::strin
                 const std::size_t count = std::min(batch, all - first);
                 const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
                 const tiffin::matrix_view<float> y(held->y.data(), count, d);
-                tiffin::token_inputs inputs = held->inputs(std::span(j.ids).subspan(first, count));
+                tiffin::token_inputs inputs = held->inputs(j, first, x);
                 inputs.routes = std::span(chosen).subspan(first * k, count * k);
                 std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
             }
@@ -252,8 +211,8 @@ contender make_contender(const job& j, const std::string& name, const std::strin
         if constexpr (std::is_same_v<Block, gated_ffn>)
             throw std::runtime_error("--backend cuda: takes models whose activation is silu");
         else
-            held->device = make_layers_on_device(
-                block, device_job{held->given.tensors, tables, dense_bytes, j.x, j.ids, d, batch});
+            held->device = make_layers_on_device(block, device_job{held->given.tensors, tables, dense_bytes,
+                                                                   j.x, j.ids, held->beside, d, batch});
         r.copies = held->device->copies();
         made.experts = sizes.experts;
         made.choices = held->device->choices();
@@ -273,8 +232,10 @@ contender make_contender(const job& j, const std::string& name, const std::strin
 #if defined(TIFFIN_EXAMPLE_CUDA)
     if (j.on_device) held->y = held->device->output(sample);
 #endif
-    auto reference = tiffin::prepare(block, held->given.tensors, tiffin::reference{});
-    reference(std::span(j.x).first(sample * d), std::span(j.ids).first(sample), exact, j.execute);
+    const tiffin::matrix_view<const float> first(j.x.data(), sample, d);
+    tiffin::token_inputs of_sample = held->inputs(j, 0, first);
+    of_sample.gathered = {};  // it has the tables themselves
+    reference(first, of_sample, tiffin::matrix_view<float>(exact.data(), sample, d), j.execute);
     float largest = 0, off = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
         largest = std::max(largest, std::abs(exact[i]));
@@ -286,8 +247,12 @@ contender make_contender(const job& j, const std::string& name, const std::strin
     r.allowed = 8 * std::sqrt(static_cast<double>(d + sizes.d_ff)) * 0x1p-24;
 
     // What runs from here on are the packed copies and the tables.
+    const auto& entries = held->given.tensors.entries();
+    const std::vector<std::string> none;
+    const auto& stay = held->layers.empty() ? none : held->layers[0].reads_in_place();
     for (std::size_t i = 0; i < held->given.memory.size(); ++i)
-        if (!held->given.tables[i] || held->file) std::vector<float>().swap(held->given.memory[i]);
+        if (std::find(stay.begin(), stay.end(), entries[i].name) == stay.end())
+            std::vector<float>().swap(held->given.memory[i]);
     return made;
 }
 
@@ -398,14 +363,14 @@ std::string scaled(double v) {
 }
 
 void print_table(const std::vector<row>& rows, std::size_t distinct) {
-    std::printf("%-12s %-52s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
+    std::printf("%-12s %-58s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
                 "FLOP/tok", "ids", "prefill/s", "x swiglu", "decode/s", "x swiglu");
     for (const row& r : rows)
-        std::printf("%-12s %-52s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
+        std::printf("%-12s %-58s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
                     r.composition.c_str(), scaled(r.cost.parameters).c_str(),
                     scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
-                    r.cost.row_parameters > 0 ? std::to_string(distinct).c_str() : "-",
-                    scaled(r.prefill).c_str(), r.prefill_ratio, scaled(r.decode).c_str(), r.decode_ratio);
+                    r.reads_ids ? std::to_string(distinct).c_str() : "-", scaled(r.prefill).c_str(),
+                    r.prefill_ratio, scaled(r.decode).c_str(), r.decode_ratio);
 }
 
 // How the routers of the layers share the text out among their experts.
@@ -439,7 +404,8 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t d
              {"parameters", r.cost.parameters},
              {"bytes_per_token", r.cost.bytes_per_token()},
              {"flops_per_token", r.cost.matrix_flops_per_token},
-             {"sequence_parameters", r.cost.sequence_parameters(static_cast<double>(distinct))},
+             {"sequence_parameters",
+              r.cost.sequence_parameters(r.reads_ids ? static_cast<double>(distinct) : 1)},
              {"prefill_tokens_per_second", r.prefill},
              {"decode_tokens_per_second", r.decode},
              {"prefill_ratio", r.prefill_ratio},
@@ -524,6 +490,28 @@ int run(const arguments& args) {
     branches.parts = beside.data();
     mixture<softmax_topk, swiglu> two_of_eight;
     two_of_eight.router.top_k = 2;
+    block_shape keys = whole;  // of 4096 rows, as wide as the model
+    keys.experts = 64 * 64;
+    keys.rank = std::max<std::size_t>(d / 16, 1);
+    keys.heads = 4;
+    keys.d_ff = d;
+    block_shape matrices = whole;  // 32 x 32 numbers per token
+    matrices.experts = 32;
+    matrices.inner = {32, 32};
+    product_key_memory sixteen_values;
+    sixteen_values.router.top_k = 16;
+    memory_plus sixteen_per_head;
+    sixteen_per_head.hidden.up.router.top_k = 16;
+    peer sixteen_neurons;
+    sixteen_neurons.router.top_k = 16;
+    block_shape ranges = whole,
+                beside_x = whole;  // 16 rows per id; rows of n-grams, half as wide as the model
+    ranges.experts = keys.experts;
+    ranges.choices = 16;
+    ranges.inner = {d, d};
+    beside_x.inner.fill(std::max<std::size_t>(d / 2, 1));
+    longcat_embedding mean_of_seven;
+    mean_of_seven.terms = 7;
     mort<swiglu> mort_of_28_layers;
     mort_of_28_layers.modulator.num_layers = 28;
     // clang-format off
@@ -536,8 +524,17 @@ int run(const arguments& args) {
         COMPARED("structmoe", banks, ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>),
         COMPARED("swiglu_meki", branches, parallel<swiglu, meki>),
         COMPARED("retoken", whole, modulated<swiglu, folded_modulator, multiply>),
-        COMPARED("deep_embed", whole, ffn<gate<relu_squared>, deep_embed>),
+        COMPARED("deep_1x", whole, fused<ffn<gate<relu_squared>, none>, deep_embed, multiply>),
+        COMPARED("deep_4x", whole, ffn<gate<relu_squared>, deep_embed>),
+        COMPARED("deep_v7a", matrices, ffn<gate<relu_squared>, on_residual<deep_embed_matrix>>),
         COMPARED("mole", pools, sum<mlp, lookup_experts>),
+        compared_as("mole_trained", "sum<mlp, mixture<softmax_all, ...>> of 4", mole_training{}, pools),
+        compared_as("product_keys", "product_key_memory of 4096 rows", sixteen_values, keys),
+        compared_as("memory_plus", "ffn<gate<silu>, product_key_memory> of 4096 rows", sixteen_per_head, keys),
+        compared_as("peer", "routed_embedding<peer_rows, ...> of 4096 rows", sixteen_neurons, keys),
+        COMPARED("l3", ranges, sum<named<dense, "mix_input">, l3_memory>),
+        compared_as("engram", "dot_gated<..., engram_value>, rows given", engram{}, beside_x),
+        compared_as("longcat", "mean_of_terms<sum<...>> of 7, rows given", mean_of_seven, beside_x),
         compared_as("mort", "modulated<swiglu, modulator_pool<>, add>", mort_of_28_layers, pools),
         compared_as("moe", "mixture<softmax_topk{2}, swiglu> of 8, f / 4", two_of_eight, experts),
     };

@@ -35,6 +35,7 @@ public:
           tokens_(job.ids.size()),
           x_(copy_there(job.x.data(), job.x.size())),
           ids_(copy_there(job.ids.data(), job.ids.size())),
+          beside_(copy_there(job.beside.data(), job.beside.size())),
           y_(device_memory::make(batch_ * d_ * sizeof(float), "compare_layers").or_throw()) {
         tiffin::weights given;
         const auto& entries = job.given.entries();
@@ -77,19 +78,22 @@ public:
 private:
     void run(std::size_t first, std::size_t count, std::span<tiffin::choice<float>> routes) {
         const auto& layer = layers_[calls_++ % layers_.size()];
+        const tiffin::matrix_view<const float> x(x_.as<float>() + first * d_, count, d_);
         tiffin::device_inputs<tiffin::f32> inputs;
         inputs.token_ids = {ids_.as<std::int32_t>() + first, count};
         inputs.routes = routes;
-        layer(tiffin::matrix_view<const float>(x_.as<float>() + first * d_, count, d_), inputs,
-              tiffin::matrix_view<float>(y_.as<float>(), count, d_), {workspace_.data(), workspace_.size()},
-              nullptr);
+        if (layer.needs().residual) inputs.residual = x;
+        if (const std::size_t width = layer.needs().given_width; width > 0)
+            inputs.per_layer_input = {beside_.as<float>() + first * width, count, width};
+        layer(x, inputs, tiffin::matrix_view<float>(y_.as<float>(), count, d_),
+              {workspace_.data(), workspace_.size()}, nullptr);
         layer.synchronise(nullptr).or_throw();
     }
 
     std::size_t d_;
     std::size_t batch_;
     std::size_t tokens_;
-    device_memory x_, ids_, y_, workspace_, routes_;
+    device_memory x_, ids_, beside_, y_, workspace_, routes_;
     std::vector<device_memory> tables_;
     std::vector<tiffin::layer<Block, tiffin::cuda<>>> layers_;
     std::size_t calls_ = 0;
@@ -114,5 +118,16 @@ MADE(stem_hybrid);
 MADE(structmoe);
 MADE(parallel<tiffin::swiglu, tiffin::meki>);
 MADE(retoken_folded<tiffin::swiglu>);
+MADE(deep_embed_1x);
+MADE(deep_embed_4x);
+MADE(deep_embed_v7a);
+MADE(mole);
+MADE(mole_training);
+MADE(product_key_memory);
+MADE(memory_plus);
+MADE(peer);
+MADE(l3);
+MADE(engram);
+MADE(longcat_embedding);
 MADE(mort<tiffin::swiglu>);
 MADE(moe<tiffin::swiglu>);

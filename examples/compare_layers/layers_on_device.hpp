@@ -30,6 +30,7 @@ struct device_job {
     double dense_bytes;               // of one copy
     const std::vector<float>& x;
     const std::vector<std::int32_t>& ids;
+    const std::vector<float>& beside;  // (ids, given_width): rows that calls give beside x
     std::size_t d_model;
     std::size_t batch;
 };

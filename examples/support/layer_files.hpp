@@ -9,8 +9,6 @@
 using simd_of_any_format = tiffin::simd<tiffin::any_format, tiffin::any_format>;
 
 #define TIFFIN_LAYER_FILES(DECLARATION, BACKEND)                                            \
-    DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::open_layer<BACKEND>( \
-        const std::filesystem::path&, const BACKEND&);                                      \
     DECLARATION template tiffin::result<tiffin::any_layer> tiffin::io::load_layer<BACKEND>( \
         const tiffin::io::described_layer&, const BACKEND&, const tiffin::prepare_options&)
 

@@ -18,17 +18,23 @@
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
 #include <tiffin/norm/rms.hpp>
+#include <tiffin/router/gated_rows.hpp>
 #include <tiffin/router/hash.hpp>
 #include <tiffin/router/linear.hpp>
+#include <tiffin/router/product_keys.hpp>
+#include <tiffin/router/row_range.hpp>
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
+#include <tiffin/source/dot_gated.hpp>
 #include <tiffin/source/fused.hpp>
+#include <tiffin/source/mean_of_terms.hpp>
 #include <tiffin/source/memory.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/per_layer_input.hpp>
 #include <tiffin/source/ple_memory.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
+#include <tiffin/source/source_input.hpp>
 #include <tiffin/source/sum.hpp>
 #include <tiffin/source/through.hpp>
 #include <tiffin/source/token_embedding.hpp>
@@ -78,6 +84,22 @@ using deep_embed_v7a    = ffn<gate<relu_squared>, on_residual<deep_embed_matrix>
 using lookup_experts = routed_embedding<softmax_all, pool<"lookup.weight">>;
 using mole           = sum<mlp, lookup_experts>;                                                   // #mole, folded
 using mole_training  = sum<mlp, mixture<softmax_all, through<"", per_layer_input, mlp>>>;          // #mole
+
+using product_key_memory = routed_embedding<product_keys, chosen_rows<"values.weight">>;           // #product-keys
+using memory_plus    = ffn<gate<silu>, product_key_memory>;                                        // Memory+
+using peer_rows      = gated_rows<product_keys, row_activation<gelu>, "down_embed.weight">;
+using peer           = routed_embedding<peer_rows, chosen_rows<"up_embed.weight">>;                // #product-keys
+using l3_rows        = gated_rows<row_range, row_softmax, "keys.weight">;
+using l3_memory      = through<"", routed_embedding<l3_rows, chosen_rows<"values.weight">>,
+                               normed<rms, named<dense, "up_proj">>, named<dense, "mix_memory">>;
+using l3             = sum<named<dense, "mix_input">, l3_memory>;                                  // #l3
+
+using engram_key     = normed<rms, through<"", per_layer_input, named<dense, "key_proj">>, "key_norm">;
+using engram_query   = normed<rms, source_input, "query_norm">;
+using engram_value   = through<"", per_layer_input, named<dense, "value_proj">>;
+using engram         = dot_gated<signed_root_gate, engram_key, engram_query, engram_value>;        // #engram
+using longcat_embedding = mean_of_terms<sum<named<token_embedding, "word_embed">,
+                                            through<"", per_layer_input, named<dense, "ngram_proj">>>>; // #longcat
 // clang-format on
 
 TIFFIN_END

@@ -80,8 +80,8 @@ public:
     weights& add(std::string name, const float* data, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{data, dtype::f32, sizes});
     }
-    // A table or a pool of which each call brings the rows of its tokens (see token_inputs). Calls name
-    // such tables in the order in which they were added.
+    // A table or a pool of which each call brings the rows of its tokens, or of their choices (see token_inputs). Calls
+    // name such tables in the order in which they were added.
     weights& add_gathered(std::string name, dtype type, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_});
     }

@@ -57,12 +57,17 @@
 #include <tiffin/norm/unweighted.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/router/any_router.hpp>
+#include <tiffin/router/gated_rows.hpp>
 #include <tiffin/router/hash.hpp>
 #include <tiffin/router/linear.hpp>
+#include <tiffin/router/product_keys.hpp>
+#include <tiffin/router/row_range.hpp>
 #include <tiffin/router/sigmoid.hpp>
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
+#include <tiffin/source/dot_gated.hpp>
 #include <tiffin/source/gate.hpp>
+#include <tiffin/source/mean_of_terms.hpp>
 #include <tiffin/source/memory.hpp>
 #include <tiffin/source/named.hpp>
 #include <tiffin/source/none.hpp>
@@ -72,6 +77,7 @@
 #include <tiffin/source/residual_input.hpp>
 #include <tiffin/source/routed_embedding.hpp>
 #include <tiffin/source/routed_low_rank.hpp>
+#include <tiffin/source/routes_of.hpp>
 #include <tiffin/source/scaled.hpp>
 #include <tiffin/source/source_input.hpp>
 #include <tiffin/source/sum.hpp>

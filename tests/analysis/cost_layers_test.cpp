@@ -115,3 +115,53 @@ TEST_CASE("cost: mixtures and branches") {
     CHECK(cost<parallel<swiglu, meki>>(both).parameters ==
           cost<swiglu>(parts[0]).parameters + cost<meki>(parts[1]).parameters);
 }
+
+// docs/layers.md#product-keys, #l3: their tables of costs.
+TEST_CASE("cost: rows chosen by keys and by ranges") {
+    constexpr double d = 64, f = 96, n = 32, c = 8, heads = 3, k = 5, w = 24, u = 40, range = 7, rows = 500;
+    constexpr double keys = 2 * heads * c * d + 2 * heads * n * c, key_flops = 4 * heads * (c * d + n * c);
+    const block_shape sizes{.d_model = 64, .d_ff = 96, .vocab = 9, .experts = 32 * 32, .rank = 8, .heads = 3};
+    product_key_memory memory;
+    memory.router.top_k = 5;
+    const block_cost pkm = cost(sizes, memory);
+    CHECK(pkm.parameters == keys + n * n * d);
+    CHECK(pkm.table_parameters == n * n * d);
+    CHECK(pkm.parameters_per_token == keys + heads * k * d);
+    CHECK(pkm.row_parameters == heads * k * d);
+    CHECK(pkm.matrix_flops_per_token == key_flops);
+    CHECK(pkm.elementwise_flops_per_token == 2 * heads * k * d);
+    memory_plus gated;
+    gated.hidden.up = memory;
+    const block_cost plus = cost(sizes, gated);
+    CHECK(plus.parameters == keys + n * n * f + 2 * d * f);
+    CHECK(plus.parameters_per_token == keys + heads * k * f + 2 * d * f);
+    CHECK(plus.matrix_flops_per_token == key_flops + 4 * d * f);
+    CHECK(plus.elementwise_flops_per_token == 2 * heads * k * f + 5 * f);
+    peer neurons;
+    neurons.router.top_k = 5;
+    const block_cost experts = cost(sizes, neurons);
+    CHECK(experts.parameters == keys + 2 * n * n * d);
+    CHECK(experts.row_parameters == 2 * heads * k * d);
+    CHECK(experts.matrix_flops_per_token == key_flops + 2 * heads * k * d);
+    CHECK(experts.elementwise_flops_per_token == 2 * heads * k * d);
+    const block_cost ranges =
+        cost<l3>({.d_model = 64, .vocab = 9, .experts = 500, .inner = {24, 40}, .choices = 7});
+    CHECK(ranges.parameters == rows * (d + w) + u * w + d * u + d * d + u + 2 * 9);
+    CHECK(ranges.row_parameters == range * (d + w));
+    CHECK(ranges.matrix_flops_per_token == 2 * (range * d + u * w + d * u + d * d));
+    CHECK(ranges.elementwise_flops_per_token == 2 * range * w + 4 * u + d);
+}
+
+// docs/layers.md#engram, #longcat.
+TEST_CASE("cost: rows of the last ids") {
+    constexpr double d = 64, c = 40;
+    const block_cost gate = cost<engram>({.d_model = 64, .inner = {40, 40}});
+    CHECK(gate.parameters == 2 * c * d + 2 * d);
+    CHECK(gate.matrix_flops_per_token == 4 * c * d);
+    CHECK(gate.elementwise_flops_per_token == 11 * d);
+    const block_cost mean = cost<longcat_embedding>({.d_model = 64, .vocab = 9, .inner = {40, 1}});
+    CHECK(mean.parameters == c * d + 9 * d);
+    CHECK(mean.row_parameters == d);
+    CHECK(mean.matrix_flops_per_token == 2 * c * d);
+    CHECK(mean.elementwise_flops_per_token == 2 * d);
+}

@@ -107,7 +107,7 @@ void check_block(const rules& wanted, const Block& block = {}, const initial_val
     for (const named_tensor& one : tensors_needed(block, sizes)) {
         const std::string& name = one.name;
         CAPTURE(name);
-        if (one.tensor.kind == tensor_kind::route_map)
+        if (is_map(one.tensor.kind))
             check_rule(name, all.of(name), all_of(static_cast<double>(tensors::before)));
         else
             CHECK(wanted.count(name) == 1);

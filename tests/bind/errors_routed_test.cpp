@@ -92,6 +92,47 @@ TEST_CASE("errors: a router inside a chain") {
             });
 }
 
+TEST_CASE("errors: rows chosen by keys") {
+    product_key_memory memory;
+    refuses(memory, errc::option, "top_k", {"is 0", "2 keys", "no default"});
+    memory.router.top_k = 3;
+    refuses(memory, errc::option, "top_k", {"is 3", "2 keys"});
+    memory.router.top_k = 2;
+    refuses(memory, errc::shape, "keys.weight", {"(3, 2, 3)", "two groups"},
+            with_shape("keys.weight", {3, 2, 3}));
+    refuses(memory, errc::shape, "query.weight", {"(11, 12)", "query of 12"},
+            with_shape("query.weight", {11, d}));
+    refuses(memory, errc::shape, "values.weight", {"3 rows", "2 * 2"}, with_shape("values.weight", {3, d}));
+    refuses(memory, errc::shape, "query.weight", {"d_model = 11", "values.weight"},
+            with_shape("values.weight", {4, d - 1}));
+    peer neurons;
+    neurons.router.top_k = 1;
+    refuses(neurons, errc::shape, "down_embed.weight", {"rows = 4"}, with_shape("down_embed.weight", {3, d}));
+}
+
+TEST_CASE("errors: ranges of rows") {
+    std::vector<std::int32_t> bounds(2 * vocab, 0);
+    const auto given = [&](const shape& sizes) {
+        return [&bounds, sizes](const std::string& name, tensor_view t) {
+            return name == "ranges" ? tensor_view{bounds.data(), dtype::i32, sizes} : t;
+        };
+    };
+    const auto refuses_range = [&](std::int32_t begin, std::int32_t end, const std::string& text) {
+        bounds[6] = begin;
+        bounds[7] = end;
+        refuses(l3{}, errc::option, "ranges", {"id 3", text, "there are 4"}, given({vocab, 2}));
+    };
+    refuses_range(2, 5, "[2, 5)");
+    refuses_range(3, 2, "[3, 2)");
+    refuses_range(-1, 2, "[-1, 2)");
+    bounds[6] = bounds[7] = 0;
+    refuses(l3{}, errc::shape, "ranges", {"(6, 3)", "(vocab, 2)"}, given({6, 3}));
+    const std::vector<float> numbers(2 * vocab);
+    refuses(l3{}, errc::dtype, "ranges", {"F32"}, [&](const std::string& name, tensor_view t) {
+        return name == "ranges" ? tensor_view{numbers.data(), dtype::f32, {vocab, 2}} : t;
+    });
+}
+
 TEST_CASE("errors: options without a default") {
     refuses(mort<mlp>{}, errc::option, "num_layers", {"is 0", "no default"});
     refuses(parallel<mlp, delayed<source_block<modulator_pool<>>, 2>>{}, errc::option, "branch.1.num_layers",

@@ -107,17 +107,22 @@ std::vector<std::string> read_in_place(const Backend& backend, std::size_t offse
 struct all_four : softmax_topk {
     constexpr all_four() noexcept : softmax_topk{4} {}
 };
+// Every row is chosen by some token.
+struct two_neurons : peer {
+    constexpr two_neurons() noexcept { router.top_k = 2; }
+};
 
 }  // namespace
 
 #if defined(TIFFIN_TEST_SMALL)
 #    define DENSE_AND_TOKEN_INDEXED stem_hybrid
-#    define ROUTED structmoe_down, mixture<all_four, stem>
+#    define ROUTED structmoe_down, mixture<all_four, stem>, two_neurons
 #    define MEMORIES meki_training
 #    define MODULATORS tiffin_test::mort_of_three<mlp>
 #else
 #    define DENSE_AND_TOKEN_INDEXED mlp, swiglu, stem, stem_gate, stem_hybrid
-#    define ROUTED structmoe, structmoe_gated, structmoe_down, mixture<all_four, stem>, hash_moe<mlp>
+#    define ROUTED \
+        structmoe, structmoe_gated, structmoe_down, mixture<all_four, stem>, hash_moe<mlp>, two_neurons, l3
 #    define MEMORIES meki, meki_training, meki_training_linear, ple_full, ple_given
 #    define MODULATORS retoken<mlp>, retoken_folded<mlp>, tiffin_test::mort_of_three<mlp>
 #endif

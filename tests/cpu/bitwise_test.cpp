@@ -43,6 +43,11 @@ struct two_of : softmax_topk_renorm {
 using routed = tiffin_test::mort_of_three<ffn<gate<gelu, sum<dense, routed_low_rank<two_of>>>>>;
 using experts = mixture<two_of, stem, mlp>;
 using branches = parallel<experts, meki_training, retoken<mlp>>;
+// Rows by keys and by ranges, gated by products of their own.
+struct two_neurons : peer {
+    constexpr two_neurons() noexcept { router.top_k = 2; }
+};
+using chosen = parallel<two_neurons, l3>;
 
 // Widths with partly filled registers, several depth blocks, and groups of several panels of which
 // the last is shorter (from 32 registers of outputs on, at any register width).
@@ -98,9 +103,9 @@ const prepared<Block>& the() {
 }
 
 #if defined(TIFFIN_TEST_SMALL)
-#    define FOR_EACH_BLOCK hybrid, routed, branches
+#    define FOR_EACH_BLOCK hybrid, routed, branches, chosen
 #else
-#    define FOR_EACH_BLOCK hybrid, single, tables_only, routed, experts, branches
+#    define FOR_EACH_BLOCK hybrid, single, tables_only, routed, experts, branches, chosen
 #endif
 
 }  // namespace

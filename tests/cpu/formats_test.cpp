@@ -65,7 +65,8 @@ struct rounded {
     }
 };
 
-bool is_weight(tensor_kind kind) {
+// Whether a layer may be given these weights in another format than f32; routers keep theirs.
+bool takes_a_format(tensor_kind kind) {
     return kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
 }
 bool is_table(tensor_kind kind) {
@@ -84,9 +85,9 @@ struct three_forms {
         for (const auto& [name, t] : tensors_needed(block, sizes)) {
             const tensor_kind kind = t.kind;
             std::vector<float>& own = numbers.emplace_back(t.shape.elements());
-            random.fill(own, is_weight(kind) ? 0.3f : 1.0f);
+            random.fill(own, takes_a_format(kind) ? 0.3f : 1.0f);
             plain.add(name, own.data(), t.shape);
-            const dtype type = is_weight(kind) ? weight : is_table(kind) ? table : dtype::f32;
+            const dtype type = takes_a_format(kind) ? weight : is_table(kind) ? table : dtype::f32;
             rounded made = with_format(type, [&](auto format) { return rounded(own, format); });
             stored.add(name, {bytes.emplace_back(std::move(made.stored)).data(), type, t.shape});
             widened.add(name, numbers.emplace_back(std::move(made.widened)).data(), t.shape);

@@ -32,6 +32,11 @@ TEST_CASE("conformance: experts beside a shared block") {
     block.router.top_k = 2;
     tiffin_test::check_conformance(tiffin_test::compose("experts beside a shared block", block));
 }
+TEST_CASE("conformance: rows chosen by keys, and by ranges") {
+    tiffin::parallel<tiffin::peer, tiffin::l3> block;
+    std::get<0>(block.branches).router.top_k = 2;
+    tiffin_test::check_conformance(tiffin_test::compose("peer beside l3", block));
+}
 // Routers take several tokens a warp from 1024 tokens on.
 TEST_CASE("tokens are routed alike in large calls and in small ones") {
     using namespace tiffin_cuda_test;

@@ -10,6 +10,16 @@ using tiffin_test::compose_with_reference;
 
 namespace {
 
+template <class Layer>
+struct two_per_head : Layer {
+    constexpr two_per_head() { this->router.top_k = 2; }
+};
+using two_of_keys = two_per_head<tiffin::product_key_memory>;
+
+struct mean_of_five : tiffin::longcat_embedding {
+    constexpr mean_of_five() { terms = 5; }
+};
+
 // MoRT's residual of rows that were mixed elsewhere.
 struct given_of_three : tiffin::given_modulator<> {
     constexpr given_of_three() { num_layers = 3; }
@@ -34,4 +44,29 @@ TEST_CASE("conformance: MoLE, folded") {
 }
 TEST_CASE("conformance: MoLE as it is trained") {
     check(compose<tiffin::mole_training>("mole_training"));
+}
+TEST_CASE("conformance: product keys") {
+    check(compose_with_reference<two_of_keys>("product_key_memory"));
+}
+TEST_CASE("conformance: memory layers, the rows gated") {
+    check(compose<tiffin::ffn<tiffin::gate<tiffin::silu>, two_of_keys>>("memory_plus"));
+}
+TEST_CASE("conformance: experts of one neuron") {
+    check(compose<two_per_head<tiffin::peer>>("peer"));
+}
+TEST_CASE("conformance: rows of a range") {
+    check(compose_with_reference<tiffin::l3>("l3"));
+}
+// Its two projections read one row.
+TEST_CASE("conformance: Engram's gate") {
+    tiffin_test::composition what = compose_with_reference<tiffin::engram>("engram");
+    what.tensors = [](const tiffin_test::sizes& s) {
+        tiffin::block_shape shape = s.shape();
+        shape.inner = {7, 7};
+        return tiffin::tensors_needed(tiffin::engram{}, shape);
+    };
+    check(what);
+}
+TEST_CASE("conformance: LongCat's embedding") {
+    check(compose<mean_of_five>("longcat_embedding"));
 }

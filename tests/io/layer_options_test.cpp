@@ -28,7 +28,6 @@ tiffin::status read(const std::string& text, Number& to) {
 void check_numbers() {
     const std::vector<std::pair<std::string, float>> accepted{
         {"0", 0.0f},
-        {"-0", 0.0f},
         {"1", 1.0f},
         {"007", 7.0f},
         {"0.00001", 0.00001f},
@@ -51,10 +50,10 @@ void check_numbers() {
         CHECK(got == each.second);
     }
     for (const std::string text :
-         {"",        " ",      "x",     "+1",     "+0.5",  "-1",    "-1e-30",   "--1",  "1,5",
-          "0,00001", "1.5.",   "1 ",    " 1",     "1\n",   "1x",    "1e",       "1e+",  "e5",
-          ".",       "-",      "0x1p3", "0x10",   "inf",   "-inf",  "infinity", "INF",  "nan",
-          "NaN",     "nan(1)", "1e39",  "3.5e38", "1e999", "1e-60", "1'000",    "1_000"}) {
+         {"",       " ",       "x",      "+1",    "+0.5",  "-1",    "-1e-30",   "-0",  "-0.0", "--1",
+          "1,5",    "0,00001", "1.5.",   "1 ",    " 1",    "1\n",   "1x",       "1e",  "1e+",  "e5",
+          ".",      "-",       "0x1p3",  "0x10",  "inf",   "-inf",  "infinity", "INF", "nan",  "NaN",
+          "nan(1)", "1e39",    "3.5e38", "1e999", "1e-60", "1'000", "1_000"}) {
         CAPTURE(text);
         float got = 7;
         const tiffin::status s = read(text, got);

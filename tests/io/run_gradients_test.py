@@ -28,7 +28,8 @@ FOLDER = pathlib.Path(tempfile.mkdtemp())
 Settings.folder = FOLDER
 
 from run_layer_cases import TreeCase
-from run_layer_composite import one_of_each
+from run_layer_composite import engram, glu, l3, longcat, mlp, mort, one_of_each, parallel, peer, ple, product_keys
+from run_layer_composite import retoken
 from run_layer_reference import Layer
 
 # Arrays of doubles stay what they are: a difference is smaller than f32 could tell.
@@ -86,6 +87,10 @@ class Loss:
         return (4 * found[1] - found[0]) / 3, abs(found[0] - found[1]) <= 1e-3 * (abs(found[1]) + 1e-3)
 
 
+# Rows that no token id names: their gradients are as the tensors are.
+OF_ROWS = ("values.weight", "down_embed.weight", "up_embed.weight", "keys.weight", "query.weight", "query.bias")
+
+
 def dense_of(gradients, name, shape):
     """A gradient as its tensor is, rows of ids put where they belong."""
     if name in gradients:
@@ -121,7 +126,7 @@ def check_case(case):
         expected = {"dx"} | {"d_" + k for k in ("residual", "per_layer_input") if k in case.inputs}
         for name, (a, dtype) in case.tensors.items():
             if dtype == "F32" and not name.endswith("selection_bias"):
-                rows = name + ".ids" in gradients
+                rows = name + ".ids" in gradients and not name.endswith(OF_ROWS)
                 expected |= {name + ".ids", name + ".rows"} if rows else {name}
                 if rows:
                     check(gradients[name + ".ids"].tolist() == ids, "%s: the ids of %s" % (case, name))
@@ -134,6 +139,7 @@ def check_case(case):
                 continue
             key = {"x": "dx", "residual": "d_residual", "per_layer_input": "d_per_layer_input"}.get(name, name)
             g = dense_of(gradients, key, a.shape)
+            check(np.isfinite(g).all(), "%s on %s: %s is not finite" % (case, backend, name))
             v = rng.normal(size=a.shape)
             value, is_smooth = loss.along(a, v)
             directions += 1
@@ -168,6 +174,77 @@ for kind, spec in one_of_each():
     check_case(TreeCase(spec, (10, 7, 9), near=0.05))
 for spec in ({"block": b, "f": 11} for b in ("mlp", "glu", "stem", "stem_gate", "stem_hybrid")):
     check_case(TreeCase(spec, (7, 5, 6)))
+
+ROWS = [
+    product_keys(1, 2, 1, 1),
+    product_keys(5, 2, 3, 2, biases=("query",)),  # 20 rows of 4: heads share them
+    product_keys(2, 7, 3, 7),
+    product_keys(2, 3, 5, 2, equal_heads=True, biases=("query",)),
+    product_keys(2, 6, 3, 1, f=13, activation="gelu"),
+    product_keys(1, 4, 5, 2, f=10, biases=("gate", "down")),
+    peer(5, 2, 3, 2, biases=("query",)),
+    peer(1, 7, 3, 4, activation="relu_squared"),
+    peer(2, 3, 5, 2, equal_heads=True, activation="sigmoid"),
+    l3(6, 5, 9, ranges=((0, 6),)),  # all rows, for each id
+    l3(9, 5, 4, ranges=((2, 6), (4, 4), (5, 8), (0, 1)), biases=("up_proj",)),  # rows of two, of one and of no range
+    l3(9, 5, 4, ranges=((3, 3), (0, 1)), eps="0.5", biases=("up_proj", "mix_memory", "mix_input")),
+    l3(20, 3, 17, map="I32", biases=("mix_input",)),
+    l3(5, 3, 4, ranges=((2, 2),), biases=("up_proj",)),  # no rows: zeros, but for what does not need them
+    retoken(product_keys(2, 3, 5, 2, biases=("query",))),
+    retoken(l3(9, 5, 7)),
+    mort(peer(1, 3, 5, 2), 3),
+    parallel(product_keys(1, 3, 3, 2, f=9), peer(2, 3, 3, 2), l3(9, 5, 7)),
+]
+for spec in ROWS:
+    check_case(TreeCase(spec, (10, 7, 9), near=0.05))
+check_case(TreeCase(l3(6, 5, 9, ranges=((1, 5),)), (10, 1, 9)))
+check_case(TreeCase(product_keys(3, 4, 5, 2, biases=("query",)), (5, 1, 1), near=0.05))
+
+GIVEN = [
+    engram(5),
+    engram(1, biases=("key",)),
+    engram(23, biases=("value",)),
+    engram(7, eps="0.5", biases=("key", "value")),
+    longcat(5, 1),
+    longcat(1, 3, biases=("ngram",)),
+    longcat(23, 13),
+    retoken(engram(5)),
+    retoken(longcat(5, biases=("ngram",))),
+    mort(engram(7, biases=("key", "value")), 3),
+    parallel(engram(5), longcat(5), engram(5, biases=("key",))),
+    parallel(engram(10), mort(longcat(10), 0), ple(10, False)),
+    parallel(l3(9, 5, 7), retoken(engram(9)), mlp(7)),
+]
+for spec in GIVEN:
+    check_case(TreeCase(spec, (10, 7, 9), near=0.05))
+for size in ((1, 5, 6), (2, 1, 1), (23, 3, 7)):
+    eps = {"eps": "0.5"} if size[0] == 1 else {}  # a norm of one number is a sign, but for eps
+    specs = engram(5, **eps), engram(5, biases=("key", "value"), **eps), longcat(5), longcat(5, biases=("ngram",))
+    for spec in specs:
+        check_case(TreeCase(spec, size))
+
+
+def norms_times(key, query):
+    def change(maker):
+        maker.values["key_norm.weight"] = maker.values["key_norm.weight"] * key
+        maker.values["query_norm.weight"] = maker.values["query_norm.weight"] * query
+
+    return change
+
+
+# |g| below 1e-6, where the gate is flat, and all of it 0; large g.
+for key, query in ((1e-3, 3e-4), (0, 0), (30, 30)):
+    for biases in ((), ("key", "value")):
+        check_case(TreeCase(engram(5, biases=biases), (10, 7, 9), change=norms_times(key, query)))
+
+
+def every_third_is_zero(rng, n, width):
+    return rng.normal(size=(n, width)) * (np.arange(n)[:, None] % 3 > 0)
+
+
+# Queries or keys of zeros: along them the loss jumps, along all else it is smooth.
+for rows in ("x", "given"):
+    check_case(TreeCase(parallel(engram(5, biases=("value",)), glu(9)), (10, 7, 9), **{rows: every_third_is_zero}))
 
 stem = TreeCase({"block": "stem", "f": 11}, (6, 5, 4))
 check_refused(stem, lambda t, i: i.pop("dy"), [], "input.safetensors", "dy", "missing")

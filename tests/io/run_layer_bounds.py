@@ -8,7 +8,7 @@ carries v and E(v) for u = 2^-24 and u = 2^-53, the latter also bounding the err
        |s~ - s| <= gamma_n (sum|a_k||b_k| + |c|),   gamma_n = n u / (1 - n u).
    A first projection has K = d, exact inputs (x and the weights are stored values that float32
    holds exactly), and as further terms its bias and, in stem_hybrid, U[t].
-   Underflow of single terms adds at most n * 2^-126 (flushed to zero).
+   Underflow of single terms adds at most n * 2^-126 (flushed to zero), and nothing to a sum of zeros.
    E(a) of inexact inputs is carried over: + sum E(a_k) |b_k| (1 + gamma_n).
    In a nested block n grows by 2 (`slack`): a routing weight or modulator may go into the terms.
 2. Activation.  phi~(z~) differs from phi(z) by at most
@@ -29,7 +29,9 @@ carries v and E(v) for u = 2^-24 and u = 2^-53, the latter also bounding the err
    gamma_(n+16).  Quotients p / sum p of the chosen are the softmax of log p, so the same bound holds.  log sigma has
    Lipschitz constant 1; computed as it is, it rounds by u (1 + |log sigma|) a few times, and a quotient of
    sigmoids is off by as many u relatively, hence gamma_12 (1 + |log sigma|).
-6. Which experts are selected is compared exactly; the cases keep away from near ties.
+6. r(g) = sign(g) sqrt(max(|g|, 1e-6)) jumps at 0 and does not descend, so that r(g~) lies between r(g - E(g)) and
+   r(g + E(g)); the root and the rounded 1e-6 take less than 8u |r|.  Where E(g) = 0, r(0) = 0.
+7. Which experts are selected is compared exactly; the cases keep away from near ties.
 """
 
 import math
@@ -62,6 +64,9 @@ class Num:
         """Of each row the columns in `index` (T, k)."""
         both = np.broadcast_to(index, (2,) + index.shape)
         return Num(np.take_along_axis(self.v, index, -1), np.take_along_axis(self.e, both, -1))
+
+    def columns(self, begin, end):
+        return Num(self.v[:, begin:end], self.e[:, :, begin:end])
 
     def column(self, j):
         return Num(self.v[:, j : j + 1], self.e[:, :, j : j + 1])
@@ -106,7 +111,34 @@ def project(a, weight, bias=None, extra=(), slack=0):
     terms = ([(bias, 0.0, np.abs(bias), 1)] if bias is not None else []) + list(extra)
     for value, error, magnitude, roundings in terms:
         z, size, carried, n = z + value, size + magnitude, carried + error, n + roundings
+    return Num(z, carried + gamma(n, z) * (size + carried) + n * 2.0**-126 * (size + carried > 0))
+
+
+def dots(a, rows, slack=0):
+    """a . each of the row's own vectors, rows (T, k, d)."""
+    z, n = np.einsum("td,tkd->tk", a.v, rows), rows.shape[2] + slack
+    size = np.einsum("td,tkd->tk", np.abs(a.v), np.abs(rows))
+    carried = np.einsum("utd,tkd->utk", a.e, np.abs(rows))
     return Num(z, carried + gamma(n, z) * (size + carried) + n * 2.0**-126)
+
+
+def inner(p, m):
+    """p . m by row, (T, 1), in any order of the factors and of the sum."""
+    terms = multiply(p, m)
+    size, carried = (np.sum(a, -1, keepdims=True) for a in (np.abs(terms.v), terms.e))
+    n = terms.v.shape[-1] + 2
+    e = carried + gamma(n, size) * (size + carried) + n * 2.0**-126 * (size + carried > 0)
+    return Num(np.sum(terms.v, -1, keepdims=True), e)
+
+
+def signed_root(g):
+    """sign(g) sqrt(max(|g|, 1e-6))"""
+
+    def of(z):
+        return np.sign(z) * np.sqrt(np.maximum(np.abs(z), 1e-6))
+
+    v = of(g.v)
+    return Num(v, np.maximum(of(g.v + g.e) - v, v - of(g.v - g.e)) + 8 * units(v) * np.abs(v))
 
 
 def activate(act, z):
@@ -124,6 +156,11 @@ def multiply(p, m):
 def add(p, m):
     v, e = p.v + m.v, p.e + m.e
     return Num(v, e + units(v) * (np.abs(v) + e))
+
+
+def joined(parts):
+    """The numbers of each row side by side."""
+    return Num(np.concatenate([p.v for p in parts], -1), np.concatenate([p.e for p in parts], -1))
 
 
 def divide(p, by):

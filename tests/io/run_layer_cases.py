@@ -15,6 +15,7 @@ from run_layer_harness import write
 from run_layer_reference import BLOCKS, Layer
 
 OPTIONS = ("activation", "fusion", "router_order", "eps", "norm", "num_layers", "gate_input", "folded", "placement", "top_k")
+OPTIONS += ("terms",)
 BIASES_OF = {block: tuple(p + "_proj.bias" for p in spec[0]) for block, spec in BLOCKS.items()}
 MIXED = {"mixed": ("F32", "BF16", "F16"), "blocks": ("q8_0", "q4_0", "F32", "q4_0", "q8_0", "BF16")}
 NEAR = 1e-4  # selections decided by less are left out; float32 errors are far below
@@ -260,6 +261,86 @@ class Maker:
             for e in range(n):
                 mlp("%sexperts.%d." % (prefix, e), spec["w"])
 
+    def row_choice(self, spec, prefix):
+        """H heads, n keys of c numbers.  same: which keys stand in each group; equal_heads: all are as the first."""
+        d, heads, n, c = self.d, spec["H"], spec["n"], spec["c"]
+        self.normal(prefix + "query.weight", 2 * heads * c, d, scale=1.2 / math.sqrt(d))
+        self.normal(prefix + "keys.weight", 2 * heads, n, c, scale=1.2 / math.sqrt(c))
+        if "query" in spec.get("biases", ()):
+            self.normal(prefix + "query.bias", 2 * heads * c, scale=0.5)
+        if "same" in spec:
+            self.values[prefix + "keys.weight"] = self.values[prefix + "keys.weight"][:, list(spec["same"])]
+        if spec.get("equal_heads"):
+            for name in ("query.weight", "query.bias", "keys.weight"):
+                if prefix + name in self.values:
+                    a = self.values[prefix + name]
+                    first = a[: len(a) // heads]
+                    self.values[prefix + name] = np.concatenate([first] * heads)
+
+    def product_keys(self, spec, prefix, keys):
+        """With f it is Memory+."""
+        d, f, rows = self.d, spec.get("f"), spec["n"] ** 2
+        self.row_choice(spec, prefix)
+        self.normal(prefix + "values.weight", rows, f or d)
+        if f:
+            self.normal(prefix + "gate_proj.weight", f, d, scale=1.5 / math.sqrt(d))
+            self.normal(prefix + "down_proj.weight", d, f, scale=1 / math.sqrt(f))
+            for p, size in (("gate", f), ("down", d)):
+                if p in spec.get("biases", ()):
+                    self.normal(prefix + p + "_proj.bias", size)
+
+    def peer(self, spec, prefix, keys):
+        self.row_choice(spec, prefix)
+        for p, scale in (("down", 1.5 / math.sqrt(self.d)), ("up", 1.0)):
+            self.normal(prefix + p + "_embed.weight", spec["n"] ** 2, self.d, scale=scale)
+
+    def l3(self, spec, prefix, keys):
+        """ranges: pairs that take turns, or "mixed", "parts" (each row in one), "few" (1 to 3 rows, or none)."""
+        d, v, rows, w, u = self.d, self.v, spec["rows"], spec["w"], spec["u"]
+        made = spec.get("ranges", "mixed")
+        if made == "parts":
+            ends = np.linspace(0, rows, v + 1).astype(int)
+            ranges = np.stack([ends[:-1], ends[1:]], 1)
+        elif made == "few":
+            begin = self.rng.integers(0, rows, v)
+            ranges = np.stack([begin, np.minimum(rows, begin + self.rng.integers(0, 4, v))], 1)
+            ranges[0] = rows - 1, rows
+        elif made == "mixed":
+            # shared rows, one row, all rows, no rows (0 to 0 and the end to the end too)
+            ranges = np.sort(self.rng.integers(0, rows + 1, (v, 2)), -1)
+            one = self.rng.integers(0, rows)
+            for i, pair in enumerate(((0, rows), (rows, rows), (one, one + 1), (0, 0))):
+                ranges[i::7] = pair
+            ranges = self.rng.permutation(ranges)
+        else:
+            ranges = np.resize(np.array(made), (v, 2))
+        self.integers[prefix + "ranges"] = (ranges, spec.get("map", "I64"))
+        self.normal(prefix + "keys.weight", rows, d, scale=1.5 / math.sqrt(d))
+        self.normal(prefix + "values.weight", rows, w)
+        self.normal(prefix + "up_proj.weight", u, w, scale=1 / math.sqrt(w))
+        self.normal(prefix + "norm.weight", u)
+        self.normal(prefix + "mix_memory.weight", d, u, scale=1 / math.sqrt(u))
+        self.normal(prefix + "mix_input.weight", d, d, scale=1 / math.sqrt(d))
+        for p, size in (("up_proj", u), ("mix_memory", d), ("mix_input", d)):
+            if p in spec.get("biases", ()):
+                self.normal(prefix + p + ".bias", size)
+
+    def projection(self, name, spec, short, *shape):
+        """A matrix, and its bias where the description has it."""
+        self.normal(name + ".weight", *shape, scale=1 / math.sqrt(shape[1]))
+        if short in spec.get("biases", ()):
+            self.normal(name + ".bias", shape[0])
+
+    def engram(self, spec, prefix, keys):
+        for p in ("key", "value"):
+            self.projection(prefix + p + "_proj", spec, p, self.d, spec["c"])
+        for p in ("key", "query"):
+            self.normal(prefix + p + "_norm.weight", self.d)
+
+    def longcat_embedding(self, spec, prefix, keys):
+        self.normal(prefix + "word_embed.weight", self.v, self.d)
+        self.projection(prefix + "ngram_proj", spec, "ngram", self.d, spec["c"])
+
     def parallel(self, spec, prefix, keys):
         self.metadata[keys + "branches"] = str(len(spec["branches"]))
         for i, branch in enumerate(spec["branches"]):
@@ -280,13 +361,13 @@ def kinds(spec):
 class TreeCase(Case):
     """`spec` on size (d, V, T).
 
-    ties: router rows and x of a few small values, rows of the router repeated.  change: of the Maker, after it made the
-    tensors.  x(rng, n, d): rows of x.  near: as NEAR.
+    ties: router rows, queries, keys and x of a few small values, rows of the router and keys repeated.  change: of the
+    Maker, after it made the tensors.  x(rng, n, d), given(rng, n, m): rows of x, of per_layer_input.  near: as NEAR.
     """
 
     counter = 0
 
-    def __init__(self, spec, size, dtype="F32", id_dtype="I64", ties=False, change=None, x=None, near=NEAR):
+    def __init__(self, spec, size, dtype="F32", id_dtype="I64", ties=False, change=None, x=None, given=None, near=NEAR):
         d, v, t = size
         self.spec, self.size, self.dtype, self.id_dtype, self.ties = spec, size, dtype, id_dtype, ties
         TreeCase.counter += 1
@@ -305,6 +386,12 @@ class TreeCase(Case):
                     maker.values[name] = a[index]
                 if name.endswith("selection_bias"):
                     maker.values[name] = np.zeros_like(a)
+                if name.endswith(("query.weight", "query.bias", "keys.weight")):
+                    maker.values[name] = rng.integers(-4, 5, size=a.shape) / 4.0
+                    if name.endswith("keys.weight") and a.ndim == 3:
+                        n = a.shape[1]
+                        index = np.zeros(n, int) if ties == "all" else np.arange(n) // 4 * 2 + np.arange(n) % 2
+                        maker.values[name] = maker.values[name][:, index]
                 if name.endswith("up_proj.weight") and spec.get("placement") == "down":
                     maker.values[name] = rng.integers(-4, 5, size=a.shape) / 4.0  # the bank reads relu of exact sums
         if change:
@@ -329,7 +416,8 @@ class TreeCase(Case):
             self.inputs["residual"] = (rng.normal(size=(t, d)).astype(np.float32), "F32")
         if "per_layer_input" in layer.file.needs:
             width = layer.file.needs["per_layer_input"]
-            self.inputs["per_layer_input"] = (rng.normal(size=(t, width)).astype(np.float32), "F32")
+            p = given(rng, t, width) if given else rng.normal(size=(t, width))
+            self.inputs["per_layer_input"] = (p.astype(np.float32), "F32")
 
         for _ in range(1000):  # other rows for those with a near tie, or with a norm that says nothing
             try:

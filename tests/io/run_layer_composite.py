@@ -1,4 +1,6 @@
-"""run_layer on moe, hash_moe, structmoe, meki, ple, retoken, mort and parallel: values and routes."""
+"""run_layer on all blocks but the dense ones: values and routes."""
+
+import numpy as np
 
 from run_layer_cases import TreeCase, kinds
 from run_layer_harness import RunLayerTest, Settings, composite
@@ -60,6 +62,27 @@ def mole(f, n, form="folded", **options):
     return dict({"block": "mole", "f": f, "n": n, "form": form}, **options)
 
 
+def product_keys(heads, n, c, k, f=None, **options):
+    """f: Memory+."""
+    return dict({"block": "product_keys", "H": heads, "n": n, "c": c, "k": k}, **({"f": f} if f else {}), **options)
+
+
+def peer(heads, n, c, k, **options):
+    return dict({"block": "peer", "H": heads, "n": n, "c": c, "k": k}, **options)
+
+
+def l3(rows, w, u, **options):
+    return dict({"block": "l3", "rows": rows, "w": w, "u": u}, **options)
+
+
+def engram(c, **options):
+    return dict({"block": "engram", "c": c}, **options)
+
+
+def longcat(c, terms=3, **options):
+    return dict({"block": "longcat_embedding", "c": c, "terms": terms}, **options)
+
+
 def parallel(*branches):
     return {"block": "parallel", "branches": branches}
 
@@ -88,6 +111,19 @@ def one_of_each():
     yield "deep_embed", deep_embed(33, "v7a", n=6, w=5, biases=("out",))
     yield "mole", mole(33, 5)
     yield "mole", mole(17, 3, "trained", w=9)
+    yield "product_keys", product_keys(2, 5, 7, 3)
+    yield "product_keys", product_keys(3, 4, 5, 2, biases=("query",))
+    yield "product_keys", product_keys(2, 5, 3, 5, f=33, biases=("query", "gate", "down"))
+    yield "peer", peer(2, 5, 7, 3, biases=("query",))
+    yield "peer", peer(3, 3, 5, 2, activation="silu")
+    yield "l3", l3(19, 9, 17)
+    yield "l3", l3(40, 33, 5, ranges="few", map="I32", biases=("up_proj", "mix_memory", "mix_input"))
+    yield "engram", engram(17)
+    yield "engram", engram(40, eps="1e-6", biases=("key", "value"))
+    yield "longcat_embedding", longcat(17)
+    yield "longcat_embedding", longcat(5, 7, biases=("ngram",))
+    yield "parallel", parallel(peer(2, 3, 3, 2), retoken(l3(9, 5, 7)))
+    yield "parallel", parallel(longcat(8), retoken(engram(8)), ple(8, False))
     yield "parallel", parallel(glu(17), meki(9, "static"), ple(8, False))
     yield "parallel", parallel(moe(4, 2, mlp(17)), retoken(dense(9, 2)))
 
@@ -98,14 +134,14 @@ def chosen(kind):
 
 
 class Values(RunLayerTest):
-    def run_all(self, kind, specs, **options):
+    def run_all(self, kind, specs, backends=None, **options):
         """Every description on a size of its own and in turn with every dtype, if its kinds are all chosen."""
         if kind not in composite():
             self.skipTest("without " + kind)
         for i, spec in enumerate(specs):
             if kinds(spec) <= set(Settings.blocks) | set(BLOCKS):
                 given = dict({"size": SIZES[i % len(SIZES)], "dtype": DTYPES[i // 2 % 4], "id_dtype": ID_DTYPES[i % 2]}, **options)
-                self.each([TreeCase(spec, **given)])
+                self.each([TreeCase(spec, **given)], backends)
 
     # --- mixtures
 
@@ -292,6 +328,285 @@ class Values(RunLayerTest):
             yield retoken(mole(9, 4))
 
         self.run_all("mole", specs())
+
+    # --- rows that are chosen by keys, rows of a range
+
+    def choices(self):
+        """(heads, n, c, k): all n from 2 to 7, with every k; widths odd and even."""
+        for n in range(2, 8):
+            for k in range(1, n + 1):
+                yield (1, 2, 3, 5)[(n + 2 * k) % 4], n, (1, 3, 5, 17, 16, 33, 64, 7)[(n + 3 * k) % 8], k
+
+    def test_product_keys(self):
+        def specs():
+            for i, given in enumerate(self.choices()):
+                yield product_keys(*given, biases=("query",) if i % 2 else ())
+            # as published: n of some hundreds, 4 heads, k = 32
+            yield product_keys(4, 33, 32, 32)
+
+        self.run_all("product_keys", specs())
+
+    def test_product_keys_plus(self):
+        biases = ((), ("query", "gate"), ("gate", "down"), ("query",), ("down",), ("query", "gate", "down"))
+
+        def specs():
+            for i, given in enumerate(self.choices()):
+                yield product_keys(*given, f=(33, 17, 64, 1, 16)[i % 5], biases=biases[i % 6])
+            for i, act in enumerate(ACTIVATIONS):
+                yield product_keys(2, 4, 5, 2, f=17 + i, activation=act, biases=biases[i % 6])
+
+        self.run_all("product_keys", specs())
+        # f is d
+        self.run_all("product_keys", [product_keys(2, 4, 5, 3, f=34)], size=(34, 17, 17))
+
+    def test_peer(self):
+        def specs():
+            for i, given in enumerate(self.choices()):
+                yield peer(*given, biases=("query",) if i % 2 else ())
+            for i, act in enumerate(ACTIVATIONS):
+                yield peer(3, 5, 3, 2, activation=act, biases=("query",) if i % 2 else ())
+            yield peer(8, 33, 16, 16)
+
+        self.run_all("peer", specs())
+
+    def row_blocks(self, *given, **options):
+        """(kind, description) of each block that chooses rows by keys."""
+        yield "product_keys", product_keys(*given, **options)
+        yield "product_keys", product_keys(*given, f=17, **options)
+        yield "peer", peer(*given, **options)
+
+    def test_row_ties(self):
+        """Sums of small exact numbers, many of them equal: the lower row wins."""
+        for i, given in enumerate(((1, 2, 1, 2), (2, 3, 3, 3), (2, 4, 2, 3), (3, 5, 5, 4), (2, 7, 3, 7), (1, 6, 1, 5))):
+            for kind, spec in self.row_blocks(*given, biases=("query",) if i % 2 else ()):
+                for ties in ("all", "pairs"):
+                    self.run_all(kind, [spec], size=(4, 5, 9), ties=ties, dtype="F32")
+
+    def test_row_ties_of_any_numbers(self):
+        """A key that stands in several places gives the same score there, to the bit.
+
+        Not with `eigen`: the order of its sums depends on a row's place in the matrix. Exact numbers are above.
+        """
+        backends = ("reference", "simd")
+        if not set(backends) & set(Settings.backends):
+            self.skipTest("without reference and simd")
+        rng = np.random.default_rng(1)
+        given = (1, 2, 3, 2), (2, 3, 5, 3), (3, 4, 7, 3), (2, 5, 33, 4), (1, 7, 17, 6), (4, 6, 64, 5)
+        for i, (heads, n, c, k) in enumerate(given):
+            for same in ((0,) * n, tuple(j % 2 for j in range(n)), tuple(rng.integers(0, (n + 1) // 2, n).tolist())):
+                for kind, spec in self.row_blocks(heads, n, c, k, same=same, biases=("query",) if i % 2 else ()):
+                    self.run_all(kind, [spec], backends, dtype="F32", size=SIZES[i])
+
+    def test_row_chosen_by_several_heads(self):
+        for heads, n, k in ((2, 2, 2), (3, 5, 3), (5, 3, 1)):
+            for kind, spec in self.row_blocks(heads, n, 5, k, equal_heads=True, biases=("query",)):
+                if kind in composite():
+                    case = TreeCase(spec, (16, 5, 9))
+                    self.assertTrue((case.route[0] == np.tile(case.route[0][:, :k], heads)).all())
+                    self.each([case])
+        # and by chance: 2 of 4 rows by each of 5 heads
+        for kind, spec in self.row_blocks(5, 2, 3, 2):
+            if kind in composite():
+                case = TreeCase(spec, (16, 5, 9))
+                self.assertTrue(all(len(set(row)) < 10 for row in case.route[0].tolist()))
+                self.each([case])
+
+    def test_rows_of_far_scores(self):
+        """Scores whose exponentials overflow or underflow, in float32 or in double too."""
+        for by in (50, 2000):
+
+            def change(maker):
+                for name in maker.values:
+                    if name.endswith("keys.weight"):
+                        maker.values[name] = maker.values[name] * by
+
+            # what decides a choice is far from the rounding of scores of this size
+            given = {"change": change, "near": 1e-4 * by, "dtype": "F32"}
+            for kind, spec in self.row_blocks(2, 5, 3, 4, biases=("query",)):
+                self.run_all(kind, [spec, dict(spec, equal_heads=True)], size=(16, 5, 33), **given)
+            self.run_all("l3", [l3(19, 5, 7), l3(40, 3, 9, ranges=((0, 40),))], size=(16, 5, 33), **given)
+
+    def test_l3(self):
+        biases = ((), ("up_proj",), ("mix_memory",), ("mix_input",), ("up_proj", "mix_memory", "mix_input"))
+
+        def specs():
+            for i, made in enumerate(("mixed", "parts", "few")):
+                for j, size in enumerate(((1, 1, 1), (7, 5, 3), (33, 17, 64), (64, 34, 34), (130, 3, 17), (5, 64, 33))):
+                    given = {"eps": ("1e-5", "0.5", "1e-3")[j % 3]} if (i + j) % 2 else {}
+                    given["map"] = ID_DTYPES[(i + j) % 2]
+                    yield l3(*size, ranges=made, biases=biases[(i + 2 * j) % 5], **given)
+            yield l3(20, 5, 9, ranges=((0, 20),))  # all rows, for all ids
+            yield l3(20, 5, 9, ranges=((3, 4), (19, 20), (0, 1)), biases=biases[4])  # one row each
+            yield l3(20, 5, 9, ranges=((5, 9), (5, 9), (7, 12), (12, 12)), map="I32")  # shared; rows that no range has
+
+        self.run_all("l3", specs())
+        # one id in the vocabulary
+        for made in (((0, 6),), ((2, 3),), ((1, 5),)):
+            self.run_all("l3", [l3(6, 5, 9, ranges=made)], size=(18, 1, 9))
+
+    def test_l3_short_ranges(self):
+        """Behind a token's rows the route is -1 and its weight 0; where there is no row at all, v is 0."""
+        if "l3" not in composite():
+            self.skipTest("without l3")
+        for biases in ((), ("up_proj",), ("up_proj", "mix_memory", "mix_input")):
+            case = TreeCase(l3(9, 5, 7, ranges=((2, 6), (4, 4), (8, 9), (0, 0), (9, 9)), biases=biases), (16, 5, 33))
+            ids, route, weight = case.inputs["token_ids"][0], case.route[0], case.route[1].v
+            self.assertEqual(set(ids.tolist()), {0, 1, 2, 3, 4})
+            for i, row in ((0, [2, 3, 4, 5]), (1, [-1] * 4), (2, [8, -1, -1, -1]), (3, [-1] * 4), (4, [-1] * 4)):
+                self.assertEqual({tuple(r) for r in route[ids == i].tolist()}, {tuple(row)})
+            self.assertTrue((weight[route < 0] == 0).all())
+            for backend in Settings.backends:
+                with self.subTest(backend=backend):
+                    got = np.frombuffer(self.check(case, backend)["route_weight"], "<f4").reshape(route.shape)
+                    self.assertTrue((got[route < 0] == 0).all(), "not 0 behind a range")
+
+    def test_l3_no_rows(self):
+        """Every range is empty: the route has one row all the same, -1 with the weight 0."""
+        for biases in ((), ("up_proj", "mix_memory")):
+            spec = l3(5, 3, 7, ranges=((0, 0), (3, 3), (5, 5)), biases=biases)
+            if "l3" in composite():
+                case = TreeCase(spec, (16, 5, 9))
+                self.assertEqual(case.route[0].tolist(), [[-1]] * 9)
+                self.assertEqual(case.route[1].v.tolist(), [[0]] * 9)
+            self.run_all("l3", [spec, retoken(spec), parallel(spec, moe(3, 2, mlp(5)))], size=(16, 5, 9))
+
+    def test_rows_nested(self):
+        """In other blocks, and others beside them: the route is that of the outermost, or first, that routes."""
+        rows = [product_keys(2, 4, 5, 3), product_keys(1, 5, 3, 2, f=17, biases=("gate",))]
+        rows += [peer(3, 3, 7, 2), l3(19, 5, 7)]
+        for spec in rows:
+            kind = spec["block"]
+            self.run_all(kind, [retoken(spec), retoken(spec, folded="true"), parallel(spec)])
+            self.run_all(kind, [parallel(glu(9), spec, mlp(5)), retoken(parallel(retoken(spec), meki(9)))])
+            self.run_all(kind, [parallel(spec, other) for other in rows])
+            self.run_all(kind, [parallel(spec, moe(3, 2, mlp(5))), parallel(moe(3, 2, mlp(5)), spec)])
+            self.run_all(kind, [mort(spec, 4), mort(spec, 0)])
+
+    # --- rows of the last ids, which the call brings
+
+    def test_engram(self):
+        biases = ((), ("key",), ("value",), ("key", "value"))
+        for i, c in enumerate((1, 5, 17, 33, 64, 130, 257, 2)):  # above d, below it, and d
+            for j, b in enumerate(biases):
+                spec = engram(c, biases=b, **({"eps": ("0.5", "1e-3")[i % 2]} if j % 2 else {}))
+                self.run_all("engram", [spec], size=SIZES[i], dtype=DTYPES[(i + j) % 4], id_dtype=ID_DTYPES[j % 2])
+        self.run_all("engram", [engram(34)], size=(34, 5, 9))
+        self.run_all("engram", [engram(c, eps="0") for c in (1, 9)], size=(34, 5, 9))
+        self.run_all("engram", [engram(c, biases=b) for c in (1, 5) for b in biases], size=(1, 5, 9))
+
+    def each_gate(self, case, gate, rows=slice(None)):
+        """In the rows, the gate is `gate`, and the bounds tell it from others, which are 5 parts in 10^4 away."""
+        t = {n: a.astype(np.float64) for n, (a, _) in case.tensors.items()}
+        value = case.inputs["per_layer_input"][0] @ t["value_proj.weight"].T + t.get("value_proj.bias", 0)
+        y, expected = case.outputs["y"].rows(rows), (gate * value)[rows]
+        np.testing.assert_allclose(y.v, expected, rtol=1e-9, atol=1e-9, err_msg=str(case))
+        self.assertTrue((y.e[0] <= 1e-5 * np.max(np.abs(y.v))).all(), "the sign of g is not certain: %s" % case)
+        self.each([case])
+
+    def test_engram_of_no_key_or_query(self):
+        """g is 0 and the gate 1/2, neither what 1e-6 nor what -1e-6 would give."""
+        if "engram" not in composite():
+            self.skipTest("without engram")
+
+        def nothing(name):
+            return lambda maker: maker.values.update({name: np.zeros_like(maker.values[name])})
+
+        def some(rng, n, width):  # rows of zeros among others
+            a = rng.normal(size=(n, width))
+            a[::3] = 0
+            return a
+
+        for size, c in (((34, 5, 17), 17), ((16, 5, 9), 5), ((3, 5, 33), 40), ((1, 5, 4), 1)):
+            for biases in ((), ("value",)):
+                for name in ("key_proj.weight", "key_norm.weight", "query_norm.weight"):
+                    self.each_gate(TreeCase(engram(c, biases=biases), size, change=nothing(name)), 0.5)
+                for options in ({"x": some}, {"given": some}, {"x": some, "given": some}):
+                    self.each_gate(TreeCase(engram(c, biases=biases), size, **options), 0.5, slice(0, None, 3))
+        # nested; where nothing is given, y is half the bias, or 0
+        for spec in (engram(5), engram(5, biases=("value",)), retoken(engram(5)), parallel(mlp(5), engram(5))):
+            self.run_all("engram", [spec], size=(16, 5, 9), x=lambda rng, n, d: np.zeros((n, d)))
+            self.run_all("engram", [spec], size=(16, 5, 9), given=lambda rng, n, d: np.zeros((n, d)))
+
+    def scaled(self, by):
+        def change(maker):
+            for name, factor in by.items():
+                maker.values[name] = maker.values[name] * factor
+
+        return change
+
+    def test_engram_of_small_g(self):
+        """Below 1e-6 the gate knows the sign of g alone."""
+        if "engram" not in composite():
+            self.skipTest("without engram")
+        for i, size in enumerate(SIZES):
+            for j, (name, by) in enumerate((("key_norm", 1e-8), ("query_norm", 1e-9), ("key_proj", 1e-11))):
+                spec = engram((17, 5, 40, 1)[(i + j) % 4], biases=("value",) if (i + j) % 2 else ())
+                case = TreeCase(spec, size, change=self.scaled({name + ".weight": by}))
+                t = {n: a.astype(np.float64) for n, (a, _) in case.tensors.items()}
+                p = case.inputs["per_layer_input"][0].astype(np.float64)
+                k, x = p @ t["key_proj.weight"].T, case.inputs["x"][0]
+                sign = np.sign((k * x * t["key_norm.weight"] * t["query_norm.weight"]).sum(-1, keepdims=True))
+                self.each_gate(case, 1 / (1 + np.exp(-1e-3 * sign)))
+            # x alone is small
+            small = {"x": lambda rng, n, d: 1e-11 * rng.normal(size=(n, d)), "dtype": "F32"}
+            self.run_all("engram", [engram(5)], size=size, **small)
+            # on both sides of 1e-6
+            change = self.scaled({"key_norm.weight": 1e-3, "query_norm.weight": 1e-3})
+            self.run_all("engram", [engram(5)], size=size, change=change, dtype="F32")
+
+    def test_engram_of_large_g(self):
+        """Gates near 0 and 1, and those that are 0 in float32."""
+        for i, size in enumerate(SIZES):
+            for j, by in enumerate((10, 100, 3e3, 1e6)):
+                change = self.scaled({"key_norm.weight": by, "query_norm.weight": by})
+                spec = engram((5, 40, 17, 1)[(i + j) % 4], biases=("key", "value") if (i + j) % 2 else ())
+                self.run_all("engram", [spec], size=size, change=change, dtype="F32")
+        # x and what is given, of sizes that the norms take out
+        for by in (1e-4, 1e4, 1e8):
+
+            def rows(rng, n, width):
+                return by * rng.normal(size=(n, width))
+
+            for given in ({"x": rows}, {"given": rows}, {"x": rows, "given": rows}):
+                self.run_all("engram", [engram(17), engram(5, biases=("key", "value"))], size=(34, 5, 17), **given)
+
+    def test_engram_of_keys_across_the_query(self):
+        """g is a difference of numbers that are nearly equal: 0, or a rounding error of either sign."""
+
+        def change(maker):
+            for name, a in maker.values.items():
+                maker.values[name] = np.ones_like(a) if name.endswith("norm.weight") else a
+            maker.values["key_proj.weight"][:] = 1.0  # all numbers of a key are the same
+
+        def x(rng, n, d):
+            return np.tile(np.array([1.0, -1.0]), (n, d // 2)) * rng.normal(size=(n, 1))
+
+        self.run_all("engram", [engram(c) for c in (1, 5, 17)], size=(16, 5, 9), change=change, x=x, dtype="F32")
+
+    def test_longcat_embedding(self):
+        for i, c in enumerate((1, 5, 17, 33, 64, 130, 257, 2)):
+            for j, terms in enumerate((1, 2, 3, 13, 1000000)):
+                spec = longcat(c, terms, biases=("ngram",) if (i + j) % 2 else ())
+                options = {"dtype": DTYPES[(i + j) % 4], "id_dtype": ID_DTYPES[(i + j) % 2]}
+                self.run_all("longcat_embedding", [spec], size=SIZES[i], **options)
+        self.run_all("longcat_embedding", [longcat(c, 3) for c in (1, 5)], size=(1, 1, 9))
+        nothing = {"given": lambda rng, n, d: np.zeros((n, d))}  # the rows by token id, divided
+        self.run_all("longcat_embedding", [longcat(5, 7), longcat(5, 1, biases=("ngram",))], size=(16, 5, 9), **nothing)
+
+    def test_given_rows_nested(self):
+        """All parts that read per_layer_input read the same."""
+        for kind, spec in (("engram", engram(34, biases=("key",))), ("longcat_embedding", longcat(34, 3))):
+            specs = [retoken(spec), retoken(spec, folded="true"), parallel(spec), parallel(glu(9), spec, mlp(5))]
+            specs += [parallel(spec, spec), parallel(engram(34), longcat(34, 2)), parallel(spec, ple(34, False))]
+            specs += [parallel(mole(9, 3, "trained", w=34), spec), retoken(parallel(retoken(spec), meki(9)))]
+            specs += [parallel(spec, moe(3, 2, mlp(5))), parallel(l3(9, 5, 7), spec), mort(spec, 4)]
+            specs += [mort(spec, 0), parallel(mort(glu(9), 0), spec)]  # d is 34
+            specs += [parallel(meki(9, gate_input="residual"), spec)]
+            self.run_all(kind, specs, size=(34, 17, 17))
+            # a width of its own beside the d of all
+            other = dict(spec, c=5)
+            for size in SIZES:
+                self.run_all(kind, [retoken(other), parallel(other, glu(9), other)], size=size)
 
     def test_parallel(self):
         specs = [parallel(glu(17)), parallel(mlp(9), mlp(9)), parallel(*(dense(5 + i, i) for i in range(5)))]

@@ -144,11 +144,11 @@ class RunLayerTest(unittest.TestCase):
             lines.append("  token id of the first: %d" % case.inputs["token_ids"][0][first[0]])
         self.fail("\n".join(lines))
 
-    def each(self, cases):
-        """Every case on every backend."""
+    def each(self, cases, backends=None):
+        """Every case on every backend, or on those of the chosen ones that are in `backends`."""
         for case in cases:
             files = case.write()
-            for backend in Settings.backends:
+            for backend in [b for b in Settings.backends if backends is None or b in backends]:
                 with self.subTest(backend=backend):
                     self.check(case, backend, files=files)
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from run_layer_cases import BIASES_OF, DenseCase, TreeCase, ramp, typed
 from run_layer_composite import dense as described
-from run_layer_composite import glu, hash_moe, meki, mlp, moe, mort, parallel, ple, retoken, structmoe
+from run_layer_composite import engram, glu, hash_moe, l3, longcat, meki, mlp, moe, mort, parallel, peer, ple
+from run_layer_composite import product_keys, retoken, structmoe
 from run_layer_files import BLOCK_BYTES, dequantised, file_of, quantised
 from run_layer_harness import RefusalTest, RunLayerTest, Settings, composite, dense, write
 from run_layer_reference import BLOCKS
@@ -63,6 +64,12 @@ class QuantisedValues(RunLayerTest):
         yield retoken(glu(32))
         yield retoken(moe(4, 2, mlp(64)), folded="true")
         yield mort(glu(64), 5, 3)
+        yield product_keys(2, 5, 32, 3, biases=("query",))
+        yield product_keys(2, 4, 17, 2, f=96)  # keys of 17 numbers are no blocks
+        yield peer(2, 4, 64, 3)
+        yield l3(40, 64, 32, biases=("mix_memory",))
+        yield engram(96, biases=("key",))
+        yield longcat(32)
         yield parallel(glu(32), meki(32, "static"), ple(32, False))
 
     def chosen(self):
@@ -257,6 +264,7 @@ class QuantisedRefusals(RefusalTest):
             ("mort", mort(mlp(32), 3), "modulators.weight"),
             ("structmoe", structmoe(32, 3, 32), "lore_a.weight"),
             ("structmoe", structmoe(32, 3, 32, placement="down"), "lore_b.weight"),
+            ("product_keys", product_keys(2, 3, 32, 2), "keys.weight"),
         ):
             if kind not in composite():
                 continue

@@ -23,7 +23,8 @@ BLOCKS = {
     "stem_gate": (("up", "down"), True, "silu"),
     "stem_hybrid": (("gate", "up", "down"), True, "silu"),
 }
-COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "deep_embed", "mole", "parallel")
+COMPOSITE = ("moe", "hash_moe", "structmoe", "meki", "ple", "retoken", "mort", "deep_embed", "mole")
+COMPOSITE += ("product_keys", "peer", "l3", "engram", "longcat_embedding", "parallel")
 ALL_BLOCKS = tuple(BLOCKS) + COMPOSITE
 LOADERS = {}  # block -> what reads one, a function of a Reader; filled by run_layer_reference.py
 DEEPEST = 64  # nested blocks, one in the other; docs/layer_files.md names 32
@@ -120,6 +121,15 @@ class Reader:
 
     def optional(self, name, *dims):
         return self.tensor(name, *dims) if self.has(name) else None
+
+    def given(self, name, size):
+        """The tensor `name` reads `size` numbers of per_layer_input, which is one for the whole file."""
+        full = self.prefix + name
+        expected, since = self.file.shared.setdefault("per_layer_input", (size, full))
+        if size != expected:
+            text = "tensor %s reads %d numbers of per_layer_input, but %s reads %d"
+            raise Refused(text % (full, size, since, expected))
+        self.file.needs["per_layer_input"] = size
 
     def option(self, key, default=None):
         full = self.keys + key

@@ -13,7 +13,10 @@ from run_layer_bounds import (
     Num,
     activate,
     add,
+    dots,
     gamma,
+    inner,
+    joined,
     l2,
     log_sigmoid,
     multiply,
@@ -21,6 +24,7 @@ from run_layer_bounds import (
     rms,
     router_logits,
     routing_sigmoid,
+    signed_root,
     softmax,
     total,
     units,
@@ -258,7 +262,7 @@ def load_ple(r):
         word, context = r.tensor("word_embed.weight", "V", "d"), r.tensor("per_layer_model_projection.weight", "m", "d")
         norm = r.tensor("per_layer_projection_norm.weight", "m")
     elif memory is None:
-        r.file.needs["per_layer_input"] = r.sizes["m"][0]
+        r.given("gate_proj.weight", r.sizes["m"][0])
 
     def run(call):
         p = Num(call.per_layer_input if memory is None else memory[call.ids])
@@ -297,7 +301,7 @@ def load_mort(r):
     given = not r.has("router.weight") and not r.has("modulators.weight")
     if given:
         scale = r.tensor("scale", "d")
-        r.file.needs["per_layer_input"] = len(scale)
+        r.given("scale", len(scale))
     else:
         k = r.count("top_k", "2")
         router, table = r.tensor("router.weight", "n", "d"), r.tensor("modulators.weight", "n", "V", "d")
@@ -363,13 +367,151 @@ def load_mole(r):
     table = r.optional("lookup.weight", "n", "V", "d")
     if table is None:
         experts = [mlp("experts.%d." % e, "w", "f%d" % e) for e in range(len(router))]
-        r.file.needs["per_layer_input"] = r.sizes["w"][0]
+        r.given("experts.0.up_proj.weight", r.sizes["w"][0])
 
     def run(call):
         s = softmax(router_logits(call.x, router))
         rows = [Num(t) for t in table[:, call.ids]] if table is not None else [e(Num(call.per_layer_input)) for e in experts]
         terms = [multiply(s.column(e), row) for e, row in enumerate(rows)]
         return total([shared(call.x)] + terms), (np.tile(np.arange(len(rows)), (len(call.x.v), 1)), s)
+
+    return run
+
+
+def row_choice(r):
+    """(the number of rows, a function of a Call giving (rows, weights)): what product_keys and peer have in common."""
+    k = r.count("top_k")
+    query, bias = r.tensor("query.weight", "q", "d"), r.optional("query.bias", "q")
+    keys = r.tensor("keys.weight", "groups", "n", "c")
+    groups, n, c = keys.shape
+    if groups % 2:
+        raise Refused("tensor %skeys.weight has %d groups, an odd number" % (r.prefix, groups))
+    if len(query) != groups * c:
+        text = "tensor %squery.weight has %d rows, not %d of %d groups of %d"
+        raise Refused(text % (r.prefix, len(query), groups * c, groups, c))
+    if k > n:
+        raise Refused("option %stop_k is %d of %d keys" % (r.keys, k, n))
+
+    def choose(call):
+        q = project(call.x, query, bias, slack=2)
+        rows, weights = [], []
+        for g in range(0, groups, 2):
+            # Equal keys give exactly equal scores, and equal pairs of scores exactly equal sums.
+            one, two = (router_logits(q.columns(i * c, (i + 1) * c), keys[i]) for i in (g, g + 1))
+            i, j = np.arange(n * n) // n, np.arange(n * n) % n
+            sums = add(Num(one.v[:, i], one.e[:, :, i]), Num(two.v[:, j], two.e[:, :, j]))
+            rows.append(call.select(sums.v, k))
+            weights.append(softmax(sums.pick(rows[-1])))
+        return np.concatenate(rows, -1), joined(weights)
+
+    return n * n, choose
+
+
+def row_table(r, name, count, *dims):
+    table = r.tensor(name, "rows of " + name, *dims)
+    if len(table) != count:
+        raise Refused("tensor %s%s has %d rows, not the %d of all pairs of keys" % (r.prefix, name, len(table), count))
+    return table
+
+
+def weighted_rows(weight, table, rows):
+    return total([multiply(weight.column(j), Num(table[rows[:, j]])) for j in range(rows.shape[1])])
+
+
+def load_product_keys(r):
+    count, choose = row_choice(r)
+    gated = r.has("gate_proj.weight") or r.has("down_proj.weight")
+    values = row_table(r, "values.weight", count, "f" if gated else "d")
+    if gated:
+        act = r.choice("activation", ACTIVATIONS, "silu")
+        gate, down = r.tensor("gate_proj.weight", "f", "d"), r.tensor("down_proj.weight", "d", "f")
+        gate_bias, down_bias = r.optional("gate_proj.bias", "f"), r.optional("down_proj.bias", "d")
+
+    def run(call):
+        rows, weight = choose(call)
+        o = weighted_rows(weight, values, rows)
+        if gated:
+            h = multiply(activate(act, project(call.x, gate, gate_bias, slack=r.slack)), o)
+            o = project(h, down, down_bias, slack=r.slack)
+        return o, (rows, weight)
+
+    return run
+
+
+def load_peer(r):
+    act, (count, choose) = r.choice("activation", ACTIVATIONS, "gelu"), row_choice(r)
+    down, up = (row_table(r, p + "_embed.weight", count, "d") for p in ("down", "up"))
+
+    def run(call):
+        rows, weight = choose(call)
+        weight = multiply(weight, activate(act, dots(call.x, down[rows], slack=2)))
+        return weighted_rows(weight, up, rows), (rows, weight)
+
+    return run
+
+
+def load_l3(r):
+    eps, ranges = r.number("eps", "1e-5"), r.tensor("ranges", "V", "ends", dtypes=INTEGERS)
+    keys, values = r.tensor("keys.weight", "rows", "d"), r.tensor("values.weight", "rows", "w")
+    if ranges.shape[1] != 2:
+        raise Refused("tensor %sranges has shape %s, not 2 numbers an id" % (r.prefix, ranges.shape))
+    for i, (b, e) in enumerate(ranges):
+        if not 0 <= b <= e <= len(keys):
+            text = "tensor %sranges has %d to %d for the id %d, of %d rows"
+            raise Refused(text % (r.prefix, b, e, i, len(keys)))
+    up, up_bias = r.tensor("up_proj.weight", "u", "w"), r.optional("up_proj.bias", "u")
+    norm = r.tensor("norm.weight", "u")
+    of_memory, memory_bias = r.tensor("mix_memory.weight", "d", "u"), r.optional("mix_memory.bias", "d")
+    of_input, input_bias = r.tensor("mix_input.weight", "d", "d"), r.optional("mix_input.bias", "d")
+    longest = max(1, int(np.max(ranges[:, 1] - ranges[:, 0])))
+
+    def run(call):
+        tokens = len(call.ids)
+        route, weight = np.full((tokens, longest), -1), Num(np.zeros((tokens, longest)))
+        v = Num(np.zeros((tokens, values.shape[1])))
+        for t, (b, e) in enumerate(ranges[call.ids]):
+            if b == e:
+                continue
+            s, n = softmax(router_logits(call.x.rows([t]), keys[b:e])), e - b
+            route[t, :n] = np.arange(b, e)
+            weight.v[t, :n], weight.e[:, t, :n] = s.v[0], s.e[:, 0]
+            sum_of = total([multiply(s.column(j), Num(values[b + j])) for j in range(n)])
+            v.v[t], v.e[:, t] = sum_of.v[0], sum_of.e[:, 0]
+        u = rms(project(v, up, up_bias, slack=2), eps, norm)
+        # One matrix that reads [u; x], with two biases.
+        more = [(input_bias, 0.0, np.abs(input_bias), 1)] if input_bias is not None else []
+        both = np.concatenate([of_memory, of_input], 1)
+        return project(joined([u, call.x]), both, memory_bias, more, slack=r.slack + 2), (route, weight)
+
+    return run
+
+
+def load_engram(r):
+    eps = r.number("eps", "1e-5")
+    key, value = (r.tensor(p + "_proj.weight", "d", "c") for p in ("key", "value"))
+    key_bias, value_bias = (r.optional(p + "_proj.bias", "d") for p in ("key", "value"))
+    key_norm, query_norm = (r.tensor(p + "_norm.weight", "d") for p in ("key", "query"))
+    r.given("key_proj.weight", key.shape[1])
+
+    def run(call):
+        e = Num(call.per_layer_input)
+        k = rms(project(e, key, key_bias, slack=2), eps, key_norm)
+        g = multiply(constant(1 / math.sqrt(len(key))), inner(k, rms(call.x, eps, query_norm)))
+        return multiply(activate("sigmoid", signed_root(g)), project(e, value, value_bias, slack=2)), None
+
+    return run
+
+
+def load_longcat_embedding(r):
+    terms, table = r.count("terms"), r.tensor("word_embed.weight", "V", "d")
+    ngram, bias = r.tensor("ngram_proj.weight", "d", "c"), r.optional("ngram_proj.bias", "d")
+    r.given("ngram_proj.weight", ngram.shape[1])
+
+    def run(call):
+        rows = table[call.ids]
+        # the quotient may be a product with 1 / terms
+        y = project(Num(call.per_layer_input), ngram, bias, [(rows, 0.0, np.abs(rows), 1)], slack=2)
+        return multiply(constant(1 / terms), y), None
 
     return run
 
@@ -412,7 +554,8 @@ class Layer:
             expected = ("F32",) if width else INTEGERS
             rank = 2 if width else 1
             if dtype not in expected or np.ndim(a) != rank or (width and a.shape[1] != width):
-                raise Refused("tensor %s has dtype %s and shape %s" % (name, dtype, np.shape(a)), "input")
+                text = "tensor %s has dtype %s and shape %s" % (name, dtype, np.shape(a))
+                raise Refused(text + (", not %d numbers a row" % width if width else ""), "input")
             if name != "x" and len(a) != len(x):
                 raise Refused("tensor %s has %d rows, x %d" % (name, len(a), len(x)), "input")
             return np.asarray(a).astype(np.float64 if width else np.int64)

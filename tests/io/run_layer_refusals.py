@@ -1,15 +1,17 @@
-"""run_layer on bad layers and inputs of moe, hash_moe, structmoe, meki, ple, retoken, mort and parallel."""
+"""run_layer on bad layers and inputs of the blocks that are not dense."""
 
 import numpy as np
 
 from run_layer_cases import TreeCase, kinds, ramp
-from run_layer_composite import glu, hash_moe, meki, mlp, moe, mort, parallel, ple, retoken, structmoe
+from run_layer_composite import engram, glu, hash_moe, l3, longcat, meki, mlp, moe, mort, parallel, peer, ple
+from run_layer_composite import product_keys, retoken, structmoe
 from run_layer_files import file_of
 from run_layer_harness import RefusalTest, Settings, composite, write
 from run_layer_reference import BLOCKS
 
 D, V, T = 4, 7, 4
-OPTIONAL = ("router.selection_bias", "word_norm.weight")
+OPTIONAL = ("router.selection_bias", "word_norm.weight", ".bias")
+MAPS = ("hash_map", "ranges")  # tensors of integers
 FULL_PLE = ("memory.weight", "word_embed.weight", "per_layer_model_projection.weight", "per_layer_projection_norm.weight")
 
 
@@ -31,8 +33,17 @@ def small():
     yield "retoken", retoken(glu(5))
     yield "retoken", retoken(glu(5), folded="true")
     yield "mort", mort(mlp(5), 3)
+    yield "product_keys", product_keys(2, 3, 5, 2, biases=("query",))
+    yield "product_keys plus", product_keys(2, 3, 5, 2, f=6, activation="gelu", biases=("gate", "down"))
+    yield "peer", peer(2, 3, 5, 2)
+    yield "l3", l3(9, 5, 6, biases=("up_proj", "mix_memory", "mix_input"))
+    yield "engram", engram(6)
+    yield "engram", engram(5, biases=("key", "value"))
+    yield "longcat_embedding", longcat(6, 3)
+    yield "longcat_embedding", longcat(5, 2, biases=("ngram",))
     yield "parallel", parallel(glu(5), meki(3, "static"))
     yield "parallel", parallel(parallel(mlp(5), glu(6)), glu(3))
+    yield "parallel", parallel(engram(6), retoken(longcat(6)))
 
 
 class Broken:
@@ -105,6 +116,9 @@ class Refusals(RefusalTest):
                 if kind.startswith("meki") and name in ("word_embed.weight", "memory.weight"):
                     others += ("word_embed.weight", "memory.weight", "beta")
                     others += tuple(n for n in b.tensors if n.startswith("word_"))
+                if kind == "product_keys plus" and name in ("gate_proj.weight", "down_proj.weight"):
+                    # half of a form, or what is left is of no use in the other
+                    others = ("gate_proj.weight", "down_proj.weight", "values.weight", "activation", "gate_proj.bias")
                 if name == "branch.1.memory.weight":
                     others += ("branch.1.word_embed.weight",)
                 self.refuse("%s without %s" % (kind, name), b, any_of=others, remove=[name])
@@ -130,6 +144,21 @@ class Refusals(RefusalTest):
                 extra["router.weight"] = ramp(3, D)
             if kind.startswith(("moe", "hash_moe")):
                 extra["experts.01.up_proj.weight"], extra["experts.0.gate_proj.weight"] = ramp(5, D), ramp(5, D)
+            if kind.startswith(("product_keys", "peer", "l3")):
+                names = ("keys.bias", "values.bias", "router.weight", "norm.bias", "up_embed.bias", "selection_bias")
+                names += ("values.bias",) if kind == "peer" else ("down_embed.weight",)
+                names += ("query.weight", "query.bias") if kind == "l3" else ("norm.weight", "mix_input.weight")
+                names += ("gate_proj.bias", "down_proj.bias") if kind != "product_keys plus" else ()
+                extra.update({name: ramp(9, D) if name.endswith("weight") else ramp(D) for name in names})
+                if kind != "l3":
+                    self.refuse("%s with ranges" % kind, b, ("ranges",), tensors={"ranges": (np.zeros((V, 2)), "I64")})
+            if kind in ("engram", "longcat_embedding"):
+                names = ("conv.weight", "query_proj.weight", "value_norm.weight", "gate_proj.weight", "memory.weight")
+                if kind == "engram":
+                    names += ("key_norm.bias", "query_norm.bias", "word_embed.weight", "ngram_proj.weight")
+                else:
+                    names += ("word_embed.bias", "key_proj.weight", "key_norm.weight", "norm.weight")
+                extra.update({name: ramp(D, 6) if name.endswith("proj.weight") else ramp(D) for name in names})
             for name, a in extra.items():
                 self.refuse("%s with unused %s" % (kind, name), b, (name,), tensors={name: (a, "F32")})
             if kind.startswith("meki linear"):
@@ -144,17 +173,23 @@ class Refusals(RefusalTest):
         for kind, b in self.small():
             for i, (name, (a, dtype)) in enumerate(b.tensors.items()):
                 a = np.asarray(a)
-                names = tuple(b.tensors) + ("num_experts",)
+                names = tuple(b.tensors) + ("num_experts", "per_layer_input")
                 if a.ndim:
                     wrong = np.concatenate([a, a[..., :1]], -1)  # the last dimension is d, or known from elsewhere
                     if name == "hash_map":
                         wrong = a[:, :, None]
-                    self.refuse("%s: %s of shape %s" % (kind, name, wrong.shape), b, any_of=names, tensors={name: (wrong, dtype)})
+                    if kind == "longcat_embedding" and name == "ngram_proj.weight":
+                        # sound by itself, and not what the call brings
+                        layer, words = b.layer(tensors={name: (wrong, dtype)}), ("per_layer_input", str(wrong.shape[1]))
+                        self.bad("%s: %s wider" % (kind, name), layer, file_of(b.inputs), "input", words)
+                    else:
+                        what = "%s: %s of shape %s" % (kind, name, wrong.shape)
+                        self.refuse(what, b, any_of=names, tensors={name: (wrong, dtype)})
                     empty = a[:0]
                     self.refuse("%s: %s empty" % (kind, name), b, any_of=names, tensors={name: (empty, dtype)})
-                rank = np.stack([a, a]) if a.ndim != 1 or name != "hash_map" else a[:, None, None]
+                rank = np.stack([a, a]) if a.ndim != 1 or name not in MAPS else a[:, None, None]
                 self.refuse("%s: %s of rank %d" % (kind, name, rank.ndim), b, (name,), tensors={name: (rank, dtype)})
-                if name == "hash_map":
+                if name in MAPS:
                     continue
                 other = ("I32", "I64", "F64")[i % 3]
                 self.refuse("%s: %s as %s" % (kind, name, other), b, (name,), tensors={name: (a, other)})
@@ -213,6 +248,14 @@ class Refusals(RefusalTest):
             if kind in ("retoken", "mort"):
                 values["norm"] = ("l1", "")
                 values["base.block"] = ("frobnicate", "")
+            if kind in ("product_keys", "peer"):
+                values["top_k"] = counts + ("4", "9")  # three keys, nine rows
+            if kind == "peer" or "activation" in b.metadata:
+                values["activation"] = ("swoosh", "")
+            if kind in ("l3", "engram"):
+                values["eps"] = numbers
+            if kind == "longcat_embedding":
+                values["terms"] = counts[:-1]
             if kind == "mort":
                 values["num_layers"] = counts[:-1]
             if kind == "parallel":
@@ -229,6 +272,10 @@ class Refusals(RefusalTest):
             for key in ("num_experts", "expert.block", "base.block", "branches", "branch.0.block", "branch.1.block", "num_layers"):
                 if key in b.metadata:
                     self.refuse("%s without %s" % (kind, key), b, (key,), remove=[key])
+            if kind.startswith(("product_keys", "peer")):
+                self.refuse("%s without top_k" % kind, b, ("top_k",), remove=["top_k"])
+            if kind == "longcat_embedding":
+                self.refuse("%s without terms" % kind, b, ("terms",), remove=["terms"])
             if kind == "moe":
                 # the tensors of the shared block have no use then, or lack their kind
                 names = ("shared.block",) + tuple(n for n in b.tensors if n.startswith("shared."))
@@ -298,6 +345,147 @@ class Refusals(RefusalTest):
                 # 2.6: "There is no fold"
                 self.refuse("mort: folded", b, ("folded",), metadata={"folded": "true"})
 
+    # --- rows that are chosen by keys, rows of a range
+
+    def test_row_options_of_other_blocks(self):
+        for kind, b in self.small("product_keys", "peer", "l3"):
+            keys = {"product_keys": ("activation", "eps"), "product_keys plus": ("eps",), "peer": ("eps",)}
+            values = {"activation": "silu", "eps": "1e-5", "router_order": "softmax_topk", "folded": "false"}
+            for key in keys.get(kind, ("activation", "top_k")) + ("router_order", "num_experts", "folded", "heads"):
+                value = values.get(key, "2")
+                self.refuse("%s: option %s" % (kind, key), b, (key,), metadata={key: value})
+
+    def test_row_counts(self):
+        """2 heads, so 4 groups, of 3 keys of 5 numbers each; 9 rows; d is 4."""
+        for kind, b in self.small("product_keys", "peer"):
+            for k in ("4", "9", "1000"):
+                self.refuse("%s: top_k %s of 3" % (kind, k), b, ("top_k", k, "3"), metadata={"top_k": k})
+            for groups in (1, 3):
+                # the query is that of so many groups, so that nothing else is wrong
+                tensors = {"keys.weight": (ramp(groups, 3, 5), "F32"), "query.weight": (ramp(groups * 5, D), "F32")}
+                if "query.bias" in b.tensors:
+                    tensors["query.bias"] = (ramp(groups * 5), "F32")
+                self.refuse("%s: %d groups of keys" % (kind, groups), b, ("keys.weight", str(groups)), tensors=tensors)
+            for rows in (19, 21, 10, 40, 5, 4):
+                tensors = {"query.weight": (ramp(rows, D), "F32")}
+                if "query.bias" in b.tensors:
+                    tensors["query.bias"] = (ramp(rows), "F32")
+                what = "%s: query of %d numbers for 4 groups of 5" % (kind, rows)
+                self.refuse(what, b, (str(rows),), ("query.weight", "keys.weight"), tensors=tensors)
+            for name in ("values.weight", "down_embed.weight", "up_embed.weight"):
+                if name in b.tensors:
+                    width = b.tensors[name][0].shape[1]
+                    for rows in (8, 10, 3, 6, 18, 1):
+                        what = "%s: %s of %d rows for 3 x 3 keys" % (kind, name, rows)
+                        self.refuse(what, b, (name, str(rows)), tensors={name: (ramp(rows, width), "F32")})
+            # of one key more, all else as it was
+            a = ramp(4, 4, 5)
+            names = ("keys.weight",) + tuple(n for n in b.tensors if n.startswith(("values", "up_embed", "down_embed")))
+            self.refuse("%s: 4 keys for 9 rows" % kind, b, any_of=names, tensors={"keys.weight": (a, "F32")})
+        if {"product_keys", "peer", "retoken", "parallel"} <= set(composite()):
+            b = Broken(parallel(glu(5), retoken(product_keys(2, 3, 5, 2)), peer(1, 3, 5, 2)))
+            for prefix, k in (("branch.1.base.", "7"), ("branch.2.", "5")):
+                self.refuse("nested: top_k", b, (prefix + "top_k", k, "3"), metadata={prefix + "top_k": k})
+                self.refuse("nested: no top_k", b, (prefix + "top_k",), remove=[prefix + "top_k"])
+                odd = {prefix + "keys.weight": (ramp(3, 3, 5), "F32"), prefix + "query.weight": (ramp(15, D), "F32")}
+                self.refuse("nested: 3 groups", b, (prefix + "keys.weight", "3"), tensors=odd)
+
+    def test_a_form_that_is_not_whole(self):
+        for kind, b in self.small("product_keys"):
+            both = {"gate_proj.weight": (ramp(D, D), "F32"), "down_proj.weight": (ramp(D, D), "F32")}
+            if kind == "product_keys":
+                for name in both:  # f is d: one is missing, or there is one too many
+                    self.refuse("plain with " + name, b, any_of=tuple(both), tensors={name: both[name]})
+            else:
+                wide = {"values.weight": (ramp(9, D), "F32")}
+                self.refuse("Memory+ with values of width d", b, any_of=tuple(b.tensors), tensors=wide)
+                names = ("values.weight", "activation", "gate_proj.bias", "down_proj.bias")
+                self.refuse("Memory+ without its matrices", b, any_of=names, remove=list(both))
+
+    def test_ranges(self):
+        for kind, b in self.small("l3"):
+            a, rows = np.array(b.tensors["ranges"][0]), len(b.tensors["keys.weight"][0])
+            wrong = [(0, rows + 1), (rows, rows + 1), (rows + 1, rows + 1), (5, 4), (rows, 0)]
+            wrong += [(-1, 3), (-2, -1), (0, -1), (0, 2**31 - 1), (2**31 - 1, 2**31 - 1), (-(2**31), 0), (0, -(2**31))]
+            for place in (0, V - 1):
+                for i, pair in enumerate(wrong):
+                    for dtype in ("I64", "I32"):
+                        ranges = a.copy()
+                        ranges[place] = pair
+                        what = "ranges[%d] = %s of %d rows, as %s" % (place, pair, rows, dtype)
+                        names = ("ranges",) + tuple(str(n) for n in pair if n)
+                        self.refuse(what, b, names, tensors={"ranges": (ranges, dtype)})
+            low, high = -(2**63), 2**63 - 1
+            for pair in ((0, 2**32 + 1), (2**32, 2**32 + 3), (low, 3), (3, high), (high, low), (low, high)):
+                ranges = a.copy()
+                ranges[3] = pair
+                self.refuse("ranges[3] = %s" % (pair,), b, ("ranges",), tensors={"ranges": (ranges, "I64")})
+            for shape in ((V, 3), (V, 1), (V,), (2,), (V, 2, 1), (2, V), (1, V, 2), (), (V, 0), (0, 2)):
+                for dtype in ("I64", "I32"):
+                    ranges = np.zeros(shape, int)
+                    self.refuse("ranges of shape %s" % (shape,), b, ("ranges",), tensors={"ranges": (ranges, dtype)})
+            for dtype in ("F32", "F16", "BF16", "F64", "U8"):
+                self.refuse("ranges as " + dtype, b, ("ranges",), tensors={"ranges": (a, dtype)})
+            short = Broken(l3(9, 5, 6))
+            short.tensors["ranges"] = (short.tensors["ranges"][0][:6], "I64")  # the input has the id 6
+            self.refuse_input("ranges too short", short, {}, ("token_ids", "6"))
+            # of rows there is one less than the ranges say
+            less = {name: (b.tensors[name][0][:-1], "F32") for name in ("keys.weight", "values.weight")}
+            self.refuse("a row less", b, ("ranges", str(rows), str(rows - 1)), tensors=less)
+            for name in less:
+                self.refuse("%s: a row less" % name, b, any_of=tuple(less), tensors={name: less[name]})
+        if {"l3", "retoken"} <= set(composite()):
+            b = Broken(retoken(l3(9, 5, 6)))
+            ranges = np.array(b.tensors["base.ranges"][0])
+            ranges[2] = 7, 23
+            self.refuse("nested: ranges", b, ("base.ranges", "23"), tensors={"base.ranges": (ranges, "I64")})
+
+    # --- rows of the last ids, which the call brings
+
+    def test_options_of_other_blocks_on_given_rows(self):
+        for kind, b in self.small("engram", "longcat_embedding"):
+            values = {"activation": "silu", "top_k": "1", "folded": "false", "norm": "rms", "gate_input": "residual"}
+            values.update({"terms": "2"} if kind == "engram" else {"eps": "1e-5"})
+            for key, value in values.items():
+                self.refuse("%s: option %s" % (kind, key), b, (key,), metadata={key: value})
+
+    def test_shapes_of_given_rows(self):
+        """d is 4; of each tensor a row more and a row less, and a column less, the others as they were."""
+        for kind, b in self.small("engram", "longcat_embedding"):
+            for name, (a, dtype) in b.tensors.items():
+                changes = {"a row more": np.concatenate([a, a[:1]]), "a row less": a[:-1]}
+                if a.ndim == 2 and name != "ngram_proj.weight":
+                    changes["a column less"] = a[:, :-1]
+                for what, wrong in changes.items():
+                    if name != "word_embed.weight" or wrong.shape[1] != D:  # another V is as good
+                        given, names = {name: (wrong, dtype)}, tuple(b.tensors) + ("per_layer_input",)
+                        self.refuse("%s: %s with %s" % (kind, name, what), b, any_of=names, tensors=given)
+                flat = (a.size,) if a.ndim == 2 else (1, a.size)
+                for shape in ((1,) + a.shape, a.shape + (1,), a.shape[::-1] + (1,), flat):
+                    given = {name: (np.reshape(a, shape), dtype)}
+                    self.refuse("%s: %s of shape %s" % (kind, name, shape), b, (name,), tensors=given)
+        for kind, b in self.small("longcat_embedding"):
+            short = Broken(b.case.spec)
+            short.tensors["word_embed.weight"] = (short.tensors["word_embed.weight"][0][:6], "F32")
+            self.refuse_input("word_embed too short", short, {}, ("token_ids", "6"))
+
+    def test_given_rows_of_two_widths(self):
+        """Parts that read per_layer_input read the same one, so their widths agree."""
+        specs = [(engram(6), longcat(5)), (engram(6), engram(7)), (longcat(5), longcat(6))]
+        specs += [(engram(6), retoken(longcat(7))), (parallel(glu(5), engram(6)), longcat(5))]
+        specs += [(engram(6), ple(5, False)), (mort(mlp(5), 0), longcat(6)), (longcat(3), retoken(mort(glu(5), 0)))]
+        for pair in specs:
+            if kinds(parallel(*pair)) <= set(Settings.blocks) | set(BLOCKS):
+                # each branch is sound by itself
+                tensors, metadata = {}, {"block": "parallel", "branches": "2"}
+                for i, spec in enumerate(pair):
+                    case = TreeCase(spec, (D, V, T))
+                    tensors.update({"branch.%d.%s" % (i, name): a for name, a in case.tensors.items()})
+                    metadata.update({"branch.%d.%s" % (i, key): value for key, value in case.metadata.items()})
+                    inputs = dict(case.inputs, token_ids=(np.array([0, 6, 3, 3]), "I64"))
+                names = tuple(tensors) + ("per_layer_input",)
+                self.bad("two widths", file_of(tensors, metadata), file_of(inputs), "layer", any_of=names)
+
     # --- hash maps and inputs
 
     def test_hash_map(self):
@@ -321,9 +509,11 @@ class Refusals(RefusalTest):
 
     def test_ids_out_of_range(self):
         for kind, b in self.small():
-            if kind in ("moe", "structmoe", "structmoe down", "ple given"):
+            if kind in ("moe", "structmoe", "structmoe down", "ple given", "product_keys", "product_keys plus", "peer"):
                 continue
-            if kind == "parallel" and not any(n.endswith("memory.weight") for n in b.tensors):
+            if kind == "engram":
+                continue
+            if kind == "parallel" and not any(n.endswith(("memory.weight", "word_embed.weight")) for n in b.tensors):
                 continue  # no table
             for value, dtype in ((V, "I64"), (-1, "I32"), (2**32 + 1, "I64")):
                 ids = np.array([0, 6, 3, value])
@@ -355,3 +545,16 @@ class Refusals(RefusalTest):
         if {"parallel", "ple"} <= set(composite()):
             b = Broken(parallel(glu(5), ple(3, False)))
             self.refuse_input("per_layer_input for branch 1 missing", b, {}, ("per_layer_input",), ["per_layer_input"])
+        for spec in (engram(3), longcat(3)):
+            if {"parallel", "retoken", spec["block"]} <= set(composite()):
+                for outer in (retoken(spec), parallel(glu(5), spec), parallel(glu(5), retoken(spec))):
+                    b = Broken(outer)
+                    self.refuse_input("per_layer_input missing", b, {}, ("per_layer_input",), ["per_layer_input"])
+                    wide = {"per_layer_input": (ramp(T, D), "F32")}
+                    self.refuse_input("per_layer_input of width d", b, wide, ("per_layer_input", str(D)))
+        if {"parallel", "retoken", "longcat_embedding"} <= set(composite()):
+            b = Broken(parallel(glu(5), retoken(longcat(3))))
+            for value in ("0", "x"):
+                key = "branch.1.base.terms"
+                self.refuse("nested: terms = " + value, b, (key, value), metadata={key: value})
+            self.refuse("nested: no terms", b, (key,), remove=[key])

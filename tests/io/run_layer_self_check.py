@@ -10,7 +10,8 @@ import unittest
 import numpy as np
 
 from run_layer_cases import TreeCase
-from run_layer_composite import dense, glu, hash_moe, meki, mlp, moe, mort, one_of_each, parallel, ple, retoken, structmoe
+from run_layer_composite import dense, engram, glu, hash_moe, l3, longcat, meki, mlp, moe, mort, one_of_each, parallel
+from run_layer_composite import peer, ple, product_keys, retoken, structmoe
 from run_layer_files import decode, dequantised, file_of, parse, quantised
 from run_layer_reference import MEKI_FUSIONS, ORDERS, STRUCT_FUSIONS, Layer, Refused
 
@@ -256,6 +257,144 @@ class Reference(unittest.TestCase):
             e = (w / w.sum()) @ t["modulators.weight"][best, case.inputs["token_ids"][0][i]]
             y[i] += t["scale"] * e / np.sqrt((e**2).mean() + 0.5) / np.sqrt(6)
         self.same(case.outputs["y"].v, y)
+
+    def best_pairs(self, t, x, k):
+        """[(row, weight)] of each head, by all pairs in plain Python."""
+        groups, n, c = t["keys.weight"].shape
+        q = t["query.weight"] @ x + t.get("query.bias", 0)
+        for g in range(0, groups, 2):
+            one, two = ([float(q[h * c : (h + 1) * c] @ key) for key in t["keys.weight"][h]] for h in (g, g + 1))
+            pairs = [(one[i] + two[j], n * i + j) for i in range(n) for j in range(n)]
+            best = sorted(pairs, key=lambda p: (-p[0], p[1]))[:k]
+            size = sum(math.exp(s) for s, _ in best)
+            yield [(row, math.exp(s) / size) for s, row in best]
+
+    def rows_by_token(self, case, of_row, expected_weights, finish=lambda t, x, o: o):
+        t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+        for i, x in enumerate(case.inputs["x"][0].astype(float)):
+            best = [p for head in self.best_pairs(t, x, case.spec["k"]) for p in head]
+            self.assertEqual(case.route[0][i].tolist(), [row for row, _ in best])
+            self.same(case.route[1].v[i], [expected_weights(t, x, row, w) for row, w in best])
+            self.same(case.outputs["y"].v[i], finish(t, x, sum(of_row(t, x, row, w) for row, w in best)), case)
+
+    def test_product_keys_by_token(self):
+        for heads, n, c, k in ((1, 2, 1, 2), (2, 5, 3, 3), (3, 4, 5, 1), (2, 3, 4, 3)):
+            for biases in ((), ("query", "gate", "down")):
+                case = case_of(product_keys(heads, n, c, k, biases=biases))
+                rows = lambda t, x, row, w: w * t["values.weight"][row]
+                self.rows_by_token(case, rows, lambda t, x, row, w: w)
+
+                def plus(t, x, o):
+                    z = t["gate_proj.weight"] @ x + t.get("gate_proj.bias", 0)
+                    return t["down_proj.weight"] @ (z / (1 + np.exp(-z)) * o) + t.get("down_proj.bias", 0)
+
+                case = case_of(product_keys(heads, n, c, k, f=7, biases=biases))
+                self.rows_by_token(case, rows, lambda t, x, row, w: w, plus)
+
+                gelu = lambda z: z / 2 * (1 + math.erf(z / math.sqrt(2)))
+                weight = lambda t, x, row, w: w * gelu(float(t["down_embed.weight"][row] @ x))
+                rows = lambda t, x, row, w: weight(t, x, row, w) * t["up_embed.weight"][row]
+                self.rows_by_token(case_of(peer(heads, n, c, k, biases=biases)), rows, weight)
+
+    def test_rows_of_equal_keys(self):
+        """The lower row, though the sums of all are the same."""
+        for spec in (product_keys(2, 3, 5, 3), peer(2, 3, 5, 3), product_keys(2, 3, 5, 3, f=7)):
+            for options in ({"ties": "all"}, {}):
+                case = case_of(dict(spec, same=(0, 0, 0)), **options)
+                self.assertTrue((case.route[0] == [0, 1, 2, 0, 1, 2]).all())
+                if spec["block"] == "product_keys":
+                    self.same(case.route[1].v, 1 / 3)
+
+    def test_heads_that_agree(self):
+        """Two equal heads give twice what one gives, from the same rows."""
+        one = case_of(product_keys(1, 3, 5, 2))
+        tensors = dict(one.tensors)
+        for name in ("query.weight", "keys.weight"):
+            tensors[name] = (np.concatenate([tensors[name][0]] * 2), "F32")
+        y, route = run(tensors, one.metadata, one)
+        self.same(y, 2 * one.outputs["y"].v)
+        self.assertEqual(route[0].tolist(), np.tile(one.route[0], 2).tolist())
+
+    def test_l3_by_token(self):
+        for biases in ((), ("up_proj", "mix_memory", "mix_input")):
+            for options in ({}, {"eps": "0.5"}, {"ranges": ((3, 3), (0, 0))}, {"ranges": ((3, 3), (2, 3))}):
+                case = case_of(l3(9, 4, 5, biases=biases, **options))
+                t = {n: a.astype(float) for n, (a, d) in case.tensors.items() if n != "ranges"}
+                ranges = case.tensors["ranges"][0]
+                longest = max(1, max(e - b for b, e in ranges))
+                for i, x in enumerate(case.inputs["x"][0].astype(float)):
+                    b, e = ranges[case.inputs["token_ids"][0][i]]
+                    s = [math.exp(t["keys.weight"][r] @ x) for r in range(b, e)]
+                    v = sum((p / sum(s) * t["values.weight"][r] for p, r in zip(s, range(b, e))), np.zeros(4))
+                    u = t["up_proj.weight"] @ v + t.get("up_proj.bias", 0)
+                    u = u / np.sqrt(np.mean(u**2) + float(options.get("eps", 1e-5))) * t["norm.weight"]
+                    y = t["mix_input.weight"] @ x + t["mix_memory.weight"] @ u
+                    y = y + t.get("mix_input.bias", 0) + t.get("mix_memory.bias", 0)
+                    self.same(case.outputs["y"].v[i], y, case)
+                    self.assertEqual(case.route[0][i].tolist(), list(range(b, e)) + [-1] * (longest - e + b))
+                    self.same(case.route[1].v[i], [p / sum(s) for p in s] + [0] * (longest - e + b))
+
+    def test_engram_by_token(self):
+        for c in (1, 5, 9):
+            for biases in ((), ("key",), ("value",), ("key", "value")):
+                for options in ({}, {"eps": "0.5"}, {"eps": "0"}):
+                    case = case_of(engram(c, biases=biases, **options))
+                    t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+                    eps = float(options.get("eps", 1e-5))
+                    unit = lambda v: v / math.sqrt(sum(n * n for n in v) / 6 + eps)
+                    for i, x in enumerate(case.inputs["x"][0].astype(float)):
+                        e = case.inputs["per_layer_input"][0][i].astype(float)
+                        k = unit(t["key_proj.weight"] @ e + t.get("key_proj.bias", 0)) * t["key_norm.weight"]
+                        g = float(k @ (unit(x) * t["query_norm.weight"])) / math.sqrt(6)
+                        gate = 1 / (1 + math.exp(-math.copysign(math.sqrt(max(abs(g), 1e-6)), g)))
+                        y = gate * (t["value_proj.weight"] @ e + t.get("value_proj.bias", 0))
+                        self.same(case.outputs["y"].v[i], y, case)
+
+    def test_engram_gates(self):
+        """Gates of g and -g add up to 1; without eps the sizes of x and of what is given do not change the gate."""
+        case = case_of(engram(5, eps="0"))
+        y = case.outputs["y"].v
+
+        def changed(**by):
+            tensors, inputs = dict(case.tensors), dict(case.inputs)
+            for name, factor in by.items():
+                of = inputs if name in inputs else tensors
+                name = name if name in inputs else name + ".weight"
+                of[name] = (of[name][0] * np.float32(factor), "F32")
+            return Layer(tensors, case.metadata).run(inputs)[0].v
+
+        value = case.inputs["per_layer_input"][0] @ case.tensors["value_proj.weight"][0].T.astype(float)
+        for name in ("x", "key_proj", "key_norm", "query_norm"):
+            self.same(changed(**{name: -1}), value - y)
+        self.same(changed(x=-1, key_norm=-1), y)
+        self.same(changed(x=8), y)
+        self.same(changed(key_proj=0.25), y)
+        self.same(changed(per_layer_input=4), 4 * y)
+        self.same(changed(key_norm=0), value / 2)
+        self.same(changed(query_norm=0), value / 2)
+        # below 1e-6 all gates are one of two
+        small = changed(key_norm=2.0**-40) / value
+        up, down = 1 / (1 + math.exp(-1e-3)), 1 / (1 + math.exp(1e-3))
+        self.same(np.where(y / value > 0.5, up, down), small)
+        # and of large ones too
+        self.same(np.where(y / value > 0.5, 1.0, 0.0), changed(key_norm=2.0**40) / value)
+
+    def test_longcat_by_token(self):
+        for c, terms, biases in ((1, 1, ()), (5, 3, ("ngram",)), (9, 13, ())):
+            case = case_of(longcat(c, terms, biases=biases))
+            t = {n: a.astype(float) for n, (a, _) in case.tensors.items()}
+            for i, token in enumerate(case.inputs["token_ids"][0]):
+                p = case.inputs["per_layer_input"][0][i].astype(float)
+                y = t["word_embed.weight"][token] + t["ngram_proj.weight"] @ p + t.get("ngram_proj.bias", 0)
+                self.same(case.outputs["y"].v[i], y / terms)
+            twice = run(case.tensors, dict(case.metadata, terms=str(2 * terms)), case)[0]
+            self.same(2 * twice, case.outputs["y"].v)
+
+    def test_sums_of_zeros_are_exact(self):
+        case = case_of(engram(5), x=lambda rng, n, d: np.zeros((n, d)))
+        value = case.inputs["per_layer_input"][0] @ case.tensors["value_proj.weight"][0].T.astype(float)
+        self.same(case.outputs["y"].v, value / 2)
+        self.assertTrue((case.outputs["y"].e[0] <= 1e-5 * np.abs(value).max()).all())
 
     def test_parallel(self):
         case = case_of(parallel(glu(5), parallel(mlp(4), dense(3, 2))))

@@ -64,9 +64,9 @@ metadata such as `format`, further tensors in INPUT, holes or trailing bytes in 
 and infinity, `--threads 0`, `--flag=value`, flags before the paths, repeated flags, missing token_ids
 at T = 0 (in any block).  --weights and --tables are tested only for refusing unknown names.
 Composite kinds
-  * Default activation of structmoe: gelu.  `top_k`: 1 for moe and structmoe, 2 for mort.  `eps`: 1e-6.
-    `num_layers`: none.  `router_order`: softmax_topk.  `norm`: l2.  Booleans are "true" and "false".
-  * `num_experts` and `branches` have no default; `num_experts` must be the rows of router.weight.
+  * Default activation of structmoe: gelu.  `top_k`: 1 for moe and structmoe, 2 for mort.  `eps`: 1e-6, of l3 and
+    engram 1e-5.  `num_layers`: none.  `router_order`: softmax_topk.  `norm`: l2.  Booleans are "true" and "false".
+  * `num_experts`, `branches` and `terms` have no default; `num_experts` must be the rows of router.weight.
   * A nested block states its kind by `expert.block`, `shared.block`, `base.block`, `branch.{i}.block`; its options have
     their own defaults.  Nothing is inherited from the outer block.  `shared.` is one block, there if `shared.block` is.
   * The selection bias is added to what the order ranks: probabilities, logits (topk_softmax) or sigmoids.
@@ -91,11 +91,23 @@ Composite kinds
     have a format of its own.
   * Nested blocks: 20 deep is valid (retoken on retoken, parallel in parallel).  There may be a limit; it is an error.
   * retoken and mort with `norm` = rms: without a weight.  A folded retoken has no `scale`.
-  * Of nested routing parts the outermost writes the route; of parallel branches the one that routes.
+  * Of nested routing parts the outermost writes the route; of parallel branches the first that routes.
+  * product_keys: the form is Memory+ where gate_proj.weight or down_proj.weight is there; without the other one, the
+    line names either, or what is of no use then.  An activation of the plain form is an unknown option.
+  * product_keys, peer: the rows are the best of all n^2 sums; equal sums of other pairs go to the lower row too.
+    Numbers that every order of summation gives exactly make ties on every backend; equal keys of any numbers make them
+    on reference and simd only.
+  * l3: `ranges` is I32 or I64 and not in blocks.  Rows that no range has are allowed.  Where every range is empty,
+    route and route_weight have the shape (T, 1): -1 with the weight 0.
+  * engram: a key or query of zeros makes g exactly 0, and so the gate 1/2, on every backend.  Where products cancel, g
+    may be a rounding error of either sign.  Where 0 < |g| < 1e-6 the gate is that of 1e-6 with the sign of g.
+  * longcat_embedding: `terms` is a whole number from 1 up.
+  * Parts that read per_layer_input in different widths are an error in LAYER: the line names one of their tensors, or
+    per_layer_input.
   * The constants 1/sqrt(2 num_layers), alpha and beta are not rounded to float32 on `reference`; eps may be.
     A table folded while reading is not rounded to float32 either on `reference`.
 Not tested because open, composite kinds: an id twice in a row of a hash map, experts of different f or V, experts or
-shared experts that are composite, two branches that both route, retoken on mort or parallel, mort on mort or parallel,
+shared experts that are composite, two branches of moe, structmoe or mort, retoken on mort, mort on mort or parallel,
 `router.bias`, meki's SwiGLU G with an odd d, memory.weight and word_embed.weight of different V in ple, per_layer_input
 beside memory.weight, router values that differ by less than 1e-4 (but for exact ones), infinite logits, scales of blocks
 that are not finite, the least depth of nesting that is refused.

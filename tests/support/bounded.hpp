@@ -26,7 +26,7 @@
 //                `simd` adds the squares of a norm lane by lane.
 #pragma once
 
-#include <tiffin/router/selection.hpp>
+#include <tiffin/router/row_choice.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -130,6 +130,12 @@ public:
     [[nodiscard]] nan_result nan() const noexcept {
         const bool overflow = in_any_order() && !none_negative_ && partial_sums_overflow();
         return overflow ? either(nan_, nan_result::possible) : nan_;
+    }
+    // The same sum, its terms added in an order that is not told.
+    [[nodiscard]] bounded added_in_any_order() const noexcept {
+        bounded same = *this;
+        same.reordered_ = true;
+        return same;
     }
     // The most by which an f32 result that is not NaN differs from value().
     [[nodiscard]] double error() const noexcept { return std::max(high() - value_, value_ - low()); }
@@ -283,7 +289,7 @@ private:
     [[nodiscard]] bool is_infinite() const noexcept { return sum_low_ == sum_high_ && std::isinf(sum_low_); }
 
     [[nodiscard]] bool in_any_order() const noexcept {
-        return terms_ > 2 && (Order == order::any || none_negative_);
+        return terms_ > 2 && (Order == order::any || none_negative_ || reordered_);
     }
     // gamma_n instead of gamma_(n-1): the difference covers the rounding of these sums in double.
     [[nodiscard]] double any_order_error() const noexcept {
@@ -326,6 +332,7 @@ private:
     nan_result nan_ = nan_result::never;
     // As a sum: the terms, whether all are >= 0, the sums of their extremes and of their magnitudes.
     bool none_negative_ = true;
+    bool reordered_ = false;
     double terms_ = 1;
     double sum_low_ = 0;
     double sum_high_ = 0;
@@ -338,8 +345,8 @@ bool exceeds(const bounded<Order>& a, const bounded<Order>& b) noexcept {
     const bool apart = a.low() > b.high() || a.high() < b.low();
     const bool same = a.low() == a.high() && b.low() == b.high() && a.low() == b.low();
     const bool numbers = a.nan() == nan_result::never && b.nan() == nan_result::never;
-    const bool certain =
-        (numbers && (apart || same)) || (a.nan() == nan_result::certain && b.nan() == nan_result::certain);
+    const bool known = a.nan() != nan_result::possible && b.nan() != nan_result::possible;
+    const bool certain = numbers ? apart || same : known;  // NaN comes last
     route_is_uncertain = route_is_uncertain || !certain;
     return a.value() > b.value() || (std::isnan(b.value()) && !std::isnan(a.value()));
 }
@@ -351,6 +358,31 @@ void choose(const Router& router, const bounded<Order>* logits, std::size_t expe
     more_precise = true;
     tiffin::choose<Router, bounded<Order>, bounded<Order>>(router, logits, experts, bias, scratch, chosen);
     more_precise = false;
+}
+
+template <tiffin::key_router Router, order Order>
+void choose_rows(const Router& router, const bounded<Order>* scores, std::size_t heads, std::size_t keys,
+                 tiffin::ranked<bounded<Order>>* scratch, bounded<Order>* weights,
+                 tiffin::choice<bounded<Order>>* chosen) {
+    more_precise = true;
+    tiffin::choose_rows<Router, bounded<Order>, bounded<Order>>(router, scores, heads, keys, scratch, weights,
+                                                                chosen);
+    more_precise = false;
+}
+template <tiffin::gating_router Router, order Order>
+void gate_rows(const Router& router, const bounded<Order>* products, std::size_t n, bounded<Order>* scratch,
+               tiffin::choice<bounded<Order>>* chosen) {
+    more_precise = true;
+    tiffin::gate_rows<Router, bounded<Order>, bounded<Order>>(router, products, n, scratch, chosen);
+    more_precise = false;
+}
+
+// Backends add the products of a row's numbers lane by lane.
+template <order Order>
+bounded<Order> sum_in_any_order(const bounded<Order>* numbers, std::size_t n) {
+    bounded<Order> total(0);
+    for (std::size_t i = 0; i < n; ++i) total = total + numbers[i];
+    return total.added_in_any_order();
 }
 
 }  // namespace tiffin_test

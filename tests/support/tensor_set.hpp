@@ -6,6 +6,7 @@
 
 #include "support/random.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -34,7 +35,8 @@ struct sizes {
                 .experts = experts,
                 .rank = rank,
                 .inner = {d_model + 2, 5},
-                .choices = 2};
+                .choices = 2,
+                .heads = 2};
     }
 };
 
@@ -98,13 +100,18 @@ public:
                 continue;
             using enum tiffin::tensor_kind;
             const tiffin::shape& shape = t.tensor.shape;
-            const bool rows = spec.kind == tiffin::tensor_kind::table || spec.kind == pool;
+            const bool rows = tiffin::holds_rows(spec.kind);
             if (spec.kind == route_map) {
                 add_map(t.name, shape, o.sizes.experts);
                 continue;
             }
+            if (spec.kind == row_ranges) {
+                add_ranges(t.name, shape, o.sizes.experts);
+                continue;
+            }
             const bool product = spec.kind == projection || spec.kind == logits || spec.kind == low_rank_in ||
-                                 spec.kind == low_rank_out;
+                                 spec.kind == low_rank_out || spec.kind == query || spec.kind == half_keys ||
+                                 spec.kind == row_keys;
             // Products of a variance near 1, whatever the width: activations then see their bends.
             const float scale =
                 product ? std::sqrt(3.0f / static_cast<float>(shape[shape.rank() - 1])) : 1.0f;
@@ -166,6 +173,20 @@ private:
                 const auto expert = static_cast<std::int32_t>((first + i) % experts);
                 std::memcpy(h.bytes.data() + (id * choices + i) * sizeof expert, &expert, sizeof expert);
             }
+        }
+    }
+    // Rows of each id, as many as there are or none; the first id has the first row, the last one all of them.
+    void add_ranges(std::string name, const tiffin::shape& shape, std::size_t rows) {
+        held& h = tensors_.emplace_back(
+            held{std::move(name), placed_bytes(shape.elements() * sizeof(std::int32_t), 0), {}});
+        h.view = {h.bytes.data(), tiffin::dtype::i32, shape};
+        for (std::size_t id = 0; id < shape[0]; ++id) {
+            std::size_t begin = random_.below(rows + 1), end = random_.below(rows + 1);
+            if (id == 0) begin = 0, end = 1;
+            if (id + 1 == shape[0]) begin = 0, end = rows;
+            const std::int32_t range[] = {static_cast<std::int32_t>(std::min(begin, end)),
+                                          static_cast<std::int32_t>(std::max(begin, end))};
+            std::memcpy(h.bytes.data() + id * sizeof range, range, sizeof range);
         }
     }
     [[nodiscard]] const held& find(std::string_view name) const {

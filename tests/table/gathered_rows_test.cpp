@@ -7,15 +7,13 @@
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/table/edits.hpp>
 #include <tiffin/table/gathered_rows.hpp>
-#include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
-#include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
 #include "support/policies.hpp"
+#include "support/tables_apart.hpp"
 #include "support/tensor_set.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,66 +27,11 @@ namespace {
 
 constexpr std::size_t vocab = 23;
 
-// A block's tensors, its tables in one format: given in memory, and as rows that come with each call.
-struct tables_apart {
-    tiffin_test::tensor_set tensors;
-    weights in_memory_all, gathered_all;
-    bool cut = false;  // blocks of the format would be
-    std::deque<std::vector<std::byte>> bytes;
-    std::deque<in_memory> tables;
-    std::deque<joined_columns> pools;
-    std::deque<row_store_ref> stores;
-    std::deque<prefetched_tables> rows;
-
-    template <class Block>
-    tables_apart(const Block& block, const tiffin_test::sizes& sizes, dtype type)
-        : tensors(tiffin_test::tensor_set::of(block, {sizes, {}, {}, ~0u, 7})) {
-        std::vector<std::string> names;
-        for (const named_tensor& t : tensors_needed(block, sizes.shape()))
-            if (t.tensor.kind == tensor_kind::table || t.tensor.kind == tensor_kind::pool)
-                names.push_back(t.name);
-        const weights given = tensors.given();
-        for (const weights::entry& e : given.entries()) {
-            if (std::find(names.begin(), names.end(), e.name) == names.end()) {
-                in_memory_all.add(e.name, e.tensor);
-                gathered_all.add(e.name, e.tensor);
-                continue;
-            }
-            const std::size_t rank = e.tensor.shape.rank();
-            const table_shape one{e.tensor.shape[rank - 2], e.tensor.shape[rank - 1], type};
-            if (one.width % block_of(type) != 0) {
-                cut = true;
-                gathered_all.add_gathered(e.name, type, e.tensor.shape);
-                continue;
-            }
-            const std::size_t experts = rank == 3 ? e.tensor.shape[0] : 1;
-            auto& stored = bytes.emplace_back(experts * one.rows * one.row_bytes());
-            for (std::size_t r = 0; r < experts * one.rows; ++r)
-                encode_row(one, static_cast<const float*>(e.tensor.data) + r * one.width,
-                           stored.data() + r * one.row_bytes());
-            in_memory_all.add(e.name, tensor_view{stored.data(), type, e.tensor.shape});
-            gathered_all.add_gathered(e.name, type, e.tensor.shape);
-            std::vector<row_store_ref> parts;
-            for (std::size_t i = 0; i < experts; ++i) {
-                tables.push_back(*in_memory::view(
-                    {stored.data() + i * one.rows * one.row_bytes(), type, {one.rows, one.width}}));
-                parts.emplace_back(tables.back());
-            }
-            stores.push_back(rank == 3 ? row_store_ref(pools.emplace_back(*joined_columns::of(parts)))
-                                       : parts[0]);
-        }
-    }
-    std::span<const gathered_rows> gather(const std::vector<std::int32_t>& ids) {
-        if (rows.empty()) rows.emplace_back(std::vector<row_store_ref>(stores.begin(), stores.end()));
-        return rows[0].gather(ids).or_throw();
-    }
-};
-
 template <class Block, class Backend>
 void check_same(const Backend& backend, dtype type) {
     CAPTURE(std::string(name_of(type)));
     constexpr std::size_t d_model = 64, d_ff = 96, tokens = 37;
-    tables_apart both(Block{}, {d_model, d_ff, vocab}, type);
+    tiffin_test::tables_apart both(Block{}, {d_model, d_ff, vocab}, type);
     if (both.cut) {
         CHECK(try_prepare<Block>(both.gathered_all, backend).failure().code == errc::shape);
         return;
@@ -136,7 +79,7 @@ TEST_CASE_TEMPLATE("gathered_rows: any block, in the other backends", Block, FOR
 }
 
 TEST_CASE("gathered_rows: a layer of gathered tables alone reads no ids; its ids may lie beyond the table") {
-    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    tiffin_test::tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
     auto layer = prepare<stem>(both.gathered_all, simd{});
     CHECK(layer.needs().tables.empty());
     const std::vector<float> x = tiffin_test::random_rows(2, 32, 5);
@@ -151,7 +94,7 @@ TEST_CASE("gathered_rows: a layer of gathered tables alone reads no ids; its ids
 TEST_CASE_TEMPLATE("gathered_rows: a knowledge edit, in any block: a token's rows are another's", Block, stem,
                    two_tables, retoken<mlp>, tiffin_test::mort_of_three<stem>) {
     constexpr std::size_t d_model = 32;
-    tables_apart both(Block{}, {d_model, 64, vocab}, dtype::f32);
+    tiffin_test::tables_apart both(Block{}, {d_model, 64, vocab}, dtype::f32);
     auto layer = prepare<Block>(both.gathered_all, simd{});
     const std::vector<float> x = tiffin_test::random_rows(3, d_model, 5);
     std::vector<float> as_other(3 * d_model), edited(3 * d_model), back(3 * d_model);
@@ -171,7 +114,7 @@ TEST_CASE_TEMPLATE("gathered_rows: a knowledge edit, in any block: a token's row
 }
 
 TEST_CASE("gathered_rows: columns of a token-major row") {
-    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    tiffin_test::tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
     const std::vector<std::int32_t> ids{4, 4, 9};
     const auto rows = both.gather(ids);
     CHECK(rows[0].count == 2);
@@ -191,7 +134,7 @@ TEST_CASE("gathered_rows: columns of a token-major row") {
 }
 
 TEST_CASE("gathered_rows: what does not fit is refused before y is written") {
-    tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
+    tiffin_test::tables_apart both(stem{}, {32, 64, vocab}, dtype::f32);
     auto layer = prepare<stem>(both.gathered_all, simd{});
     const std::vector<float> x = tiffin_test::random_rows(2, 32, 5);
     std::vector<float> y(2 * 32, 7);

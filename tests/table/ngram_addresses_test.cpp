@@ -242,26 +242,26 @@ TEST_CASE("ngram_addresses: what is wrong is told before anything changes") {
         CHECK(r.failure().code == code);
         CHECK_MESSAGE(r.failure().message().find(text) != std::string::npos, r.failure().message());
     };
-    using engram = ngram_addresses<engram_hash>;
+    using addresses = ngram_addresses<engram_hash>;
     engram_hash h = some_hash(29, true);
     h.may_wrap = false;
-    says(engram::of(h), errc::option,
+    says(addresses::of(h), errc::option,
          "multipliers[0]: is 9223372036854775793; times the compressed id 16 it overflows");
     h = some_hash(29, false);
     h.primes[1][0] = 0;
-    says(engram::of(h), errc::option, "table 2: has 0 rows");
+    says(addresses::of(h), errc::option, "table 2: has 0 rows");
     h.primes[1][0] = std::int64_t{1} << 31;
-    says(engram::of(h), errc::option, "2147483648 rows; 1 to 2^31 - 1");
+    says(addresses::of(h), errc::option, "2147483648 rows; 1 to 2^31 - 1");
     h = some_hash(29, false);
     h.primes.pop_back();
-    says(engram::of(h), errc::size, "of 1 lengths for 3 multipliers");
+    says(addresses::of(h), errc::size, "of 1 lengths for 3 multipliers");
     h = some_hash(29, false);
     h.compressed[4] = -2;
-    says(engram::of(h), errc::option, "compressed[4]: is -2");
+    says(addresses::of(h), errc::option, "compressed[4]: is -2");
     says(ngram_addresses<longcat_hash>::of({.ids = 1u << 31, .ratio = 4}), errc::option, "8589934593 rows");
     says(ngram_addresses<longcat_hash>::of({.ids = 5, .longest = 40}), errc::size, "by 40 ids");
 
-    const auto address = engram::of(some_hash(29, false)).or_throw();
+    const auto address = addresses::of(some_hash(29, false)).or_throw();
     std::vector<ngram_history> past(2, ngram_history(3)), of_two(2, ngram_history(2));
     ids_type rows(8, -5);
     const ids_type ids{1, 2}, beyond{1, 29};

@@ -90,13 +90,20 @@ TEST_CASE("token_router: what the layer records, to the bit, with a bias and wit
         layer(x, inputs, y);
 
         auto router = token_router<router_of_two, simd<>>::prepare({}, given, simd{}).or_throw();
-        CHECK(router.experts() == experts);
         CHECK(router.choices() == top_k);
         router(x, chosen).or_throw();
-        for (std::size_t i = 0; i < chosen.size(); ++i) {
-            CHECK(chosen[i].expert == recorded[i].expert);
-            CHECK(chosen[i].weight == recorded[i].weight);
-        }
+        const auto same = [&] {
+            for (std::size_t i = 0; i < chosen.size(); ++i) {
+                CHECK(chosen[i].expert == recorded[i].expert);
+                CHECK(chosen[i].weight == recorded[i].weight);
+            }
+        };
+        same();
+        // Routes do not go by the format of the weights, here as in a layer.
+        auto rounded = token_router<router_of_two, simd<bf16>>::prepare({}, given, simd<bf16>{}).or_throw();
+        std::fill(chosen.begin(), chosen.end(), choice<float>{});
+        rounded(x, chosen).or_throw();
+        same();
     }
 }
 
@@ -242,6 +249,63 @@ TEST_CASE("pool_schedule: the mixed rows are the formula") {
     CHECK(w.rows_read < chosen.size());  // two tokens have the same id, and share experts
 }
 
+// A table whose rows are chosen is a pool of one id: what product keys choose is read when it is known.
+TEST_CASE("token_router: rows by product keys, read by a schedule") {
+    struct three_rows : product_key_memory {
+        three_rows() { router.top_k = 3; }
+    };
+    constexpr std::size_t rows = 25, heads = 2, choices = 3 * heads;
+    const three_rows memory;
+    const auto tensors = tiffin_test::tensor_set::of(memory, {{d, d, 1, rows, 5}, {}, {}, ~0u, 3});
+    const weights given = tensors.given();
+    const std::vector<float> x = numbers(tokens * d, 91);
+    auto layer = prepare(memory, given, simd{});
+    std::vector<choice<float>> recorded(tokens * choices), chosen(tokens * choices);
+    std::vector<float> y(tokens * d);
+    token_inputs inputs{};
+    inputs.routes = recorded;
+    layer(x, inputs, y);
+
+    auto router =
+        token_router<product_keys, simd<>>::prepare({3}, given, simd{}, {.tokens = tokens}).or_throw();
+    REQUIRE(router.choices() == choices);
+    router(x, chosen).or_throw();
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+        CHECK(chosen[i].expert == recorded[i].expert);
+        CHECK(chosen[i].weight == recorded[i].weight);
+    }
+
+    const tensor_view values = tensors.view("values.weight");
+    std::atomic<std::size_t> read{0};
+    const auto store =
+        from_callback({rows, d, dtype::f32}, [&](std::span<const std::int32_t> ids, std::byte* to) {
+            read += ids.size();
+            return in_memory::view(values)->read(ids, to);
+        });
+    auto schedule = pool_schedule::of({store}, rows, 0).or_throw();
+    const std::vector<std::int32_t> one_id(tokens, 0);
+    schedule.begin();
+    schedule.send(0, one_id, chosen).or_throw();
+    const matrix_view<const float> mixed = schedule.receive().or_throw();
+    std::set<std::int32_t> distinct;
+    for (const choice<float>& one : chosen) distinct.insert(one.expert);
+    CHECK(read == distinct.size());
+    const auto* const v = static_cast<const float*>(values.data);
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t j = 0; j < d; ++j) {
+            double size = 0;
+            for (std::size_t i = 0; i < choices; ++i) {
+                const choice<float>& one = chosen[t * choices + i];
+                size += std::fabs(static_cast<double>(one.weight) *
+                                  static_cast<double>(v[static_cast<std::size_t>(one.expert) * d + j]));
+            }
+            // The same terms in the same order; each of both sums is off by its roundings.
+            const double off =
+                std::fabs(static_cast<double>(mixed.row(t)[j]) - static_cast<double>(y[t * d + j]));
+            CHECK(off <= 2 * (choices + 1) * 0x1p-24 * size);
+        }
+}
+
 TEST_CASE("pool_schedule and token_router: what is wrong is told, with its numbers") {
     layer_weights w(1);
     auto store = w.store();
@@ -290,7 +354,8 @@ TEST_CASE("pool_schedule and token_router: what is wrong is told, with its numbe
     weights with_bias;
     with_bias.add("router.weight", w.router.data(), {experts, d});
     with_bias.add("router.selection_bias", w.router.data(), {experts + 1});
-    says(token_router<router_of_two, simd<>>::prepare({}, with_bias, simd{}), errc::shape, "it must be (5)");
+    says(token_router<router_of_two, simd<>>::prepare({}, with_bias, simd{}), errc::shape,
+         "must be experts = 5");
     weights good;
     good.add("router.weight", w.router.data(), {experts, d});
     auto router = token_router<router_of_two, simd<>>::prepare({}, good, simd{}, {.tokens = 4}).or_throw();

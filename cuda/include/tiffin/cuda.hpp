@@ -9,5 +9,6 @@
 #else
 #    include <tiffin/cuda/backend.hpp>
 #    include <tiffin/cuda/from_host.hpp>
+#    include <tiffin/cuda/table/offloaded_pool.hpp>
 #    include <tiffin/cuda/table/offloaded_rows.hpp>
 #endif

@@ -40,21 +40,22 @@ constexpr no_prefix extended(no_prefix, const part_scope&) noexcept {
 constexpr void add_tensor(const sized_tensor& t, bool with_optional, block_cost& total) {
     if (t.needed == presence::optional && !with_optional) return;
     const auto elements = static_cast<double>(t.shape.elements());
-    const bool rows = t.kind == tensor_kind::table || t.kind == tensor_kind::pool;
+    const bool rows = holds_rows(t.kind);
     const bool bank = t.kind == tensor_kind::low_rank_in || t.kind == tensor_kind::low_rank_out;
     double used = elements * t.share;
     for (std::size_t i = 0; i < t.shape.rank(); ++i)
         if (t.axes[i] == axis::vocab) used /= static_cast<double>(t.shape[i]);
-    // Of a source's own experts only the chosen are read.
-    if (t.kind == tensor_kind::pool || bank)
+    // Of a source's own experts, or rows, only the chosen are read.
+    if (bank || (rows && t.kind != tensor_kind::table))
         used *= static_cast<double>(t.choices) / static_cast<double>(t.shape[0]);
     total.parameters += elements;
     total.parameters_per_token += used;
     total.table_parameters += rows ? elements : 0;
     total.row_parameters += rows ? used : 0;
-    if (t.kind == tensor_kind::projection || t.kind == tensor_kind::logits || bank)
+    if (is_weight(t.kind) || t.kind == tensor_kind::row_keys || bank)
         total.matrix_flops_per_token += 2 * used;
-    if (t.kind == tensor_kind::pool) total.elementwise_flops_per_token += 2 * used;
+    if (t.kind == tensor_kind::pool || t.kind == tensor_kind::chosen_rows)
+        total.elementwise_flops_per_token += 2 * used;
 }
 
 // FLOPs that a block spends per token outside its matrix products: each formula at every feature of its row;

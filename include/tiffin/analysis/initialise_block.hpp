@@ -79,7 +79,7 @@ status initialise(const Block& block, const block_shape& sizes, const named_memo
                   [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
                       const std::string name = detail::tensor_name(at.prefix, owner, leaf);
                       const auto* const given = to.find(name);
-                      if (!checked || t.kind == tensor_kind::route_map) return;
+                      if (!checked || is_map(t.kind)) return;
                       // One number may be () or (1).
                       const bool flat = t.kind == tensor_kind::scalar && given != nullptr &&
                                         given->shape == shape(std::size_t{1});
@@ -95,7 +95,7 @@ status initialise(const Block& block, const block_shape& sizes, const named_memo
                   [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
                       const std::string name = detail::tensor_name(at.prefix, owner, leaf);
                       const auto* const given = to.find(name);
-                      if (given == nullptr || t.kind == tensor_kind::route_map) return;
+                      if (given == nullptr || is_map(t.kind)) return;
                       const std::span<float> values(given->data, t.shape.elements());
                       if (t.kind == tensor_kind::selection_bias)
                           std::fill(values.begin(), values.end(), 0.0f);

@@ -3,6 +3,7 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/format_checks.hpp>
+#include <tiffin/bind/row_checks.hpp>
 #include <tiffin/bind/sizes.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/grammar/parts.hpp>
@@ -93,19 +94,13 @@ private:
     template <class S>
     status bind_own(const bind_place& at, std::vector<wanted_tensor>& wanted, bound_node& to) {
         using own = own_tensors_of<S>;
-        size_id experts, rank;
-        if constexpr (any_routed(own{})) {
-            experts = sizes_.fresh("experts", at.prefix);
-            rank = sizes_.fresh("rank", at.prefix);
-        }
-        const auto size_of_axis = [&](axis a) {
-            return a == axis::width     ? at.width
-                   : a == axis::input   ? at.input
-                   : a == axis::vocab   ? at.vocab
-                   : a == axis::experts ? experts
-                   : a == axis::rank    ? rank
-                                        : size_id{};
-        };
+        axis_sizes sizes{};
+        if constexpr (any_routed(own{}))
+            sizes =
+                sizes_.fresh_axes(has_kind(own{}, tensor_kind::chosen_rows) ? "rows" : "experts", at.prefix);
+        sizes.of(axis::width) = at.width;
+        sizes.of(axis::input) = at.input;
+        sizes.of(axis::vocab) = at.vocab;
         status wrong;
         [&]<class... Tensors>(tensor_list<Tensors...>) {
             [[maybe_unused]] const auto one = [&]<class Tensor>(std::type_identity<Tensor>) {
@@ -113,8 +108,7 @@ private:
                 for (const std::string_view part : {owner_name<S>(at.role), Tensor::name})
                     if (!part.empty())
                         t.name.append(t.name.size() > at.prefix.size() ? "." : "").append(part);
-                for (std::size_t i = 0; i != Tensor::axes.size(); ++i)
-                    t.axes[i] = size_of_axis(Tensor::axes[i]);
+                for (std::size_t i = 0; i != Tensor::axes.size(); ++i) t.axes[i] = sizes.of(Tensor::axes[i]);
                 if (Tensor::kind == tensor_kind::given)
                     given_widths_.emplace_back(at.width, at.prefix + "per_layer_input");
                 if (Tensor::kind == tensor_kind::residual_row) needs_.residual = true;
@@ -155,7 +149,7 @@ private:
                                        pool ? given.shape[1] : given.shape[0]});
         else if (pool)
             needs_.tables.push_back({t.name, given.shape[1]});
-        else if (t.kind == tensor_kind::table || t.kind == tensor_kind::route_map)
+        else if (t.kind == tensor_kind::table || is_map(t.kind))
             needs_.tables.push_back({t.name, given.shape[0]});
         return {};
     }
@@ -211,9 +205,15 @@ private:
     template <class S>
     status bind_routes(const S& source, const bind_place& at, std::span<const wanted_tensor> wanted,
                        bound_node& to) {
-        const std::size_t experts = to.parts.size() - part_count_of<S>();
-        to.choices = route_choices(source.router, wanted, to.tensors);
-        return check_routes(source.router, wanted, to.tensors, at.prefix, experts);
+        if constexpr (row_router<router_of<S>>) {
+            if (status s = check_rows(source.router, wanted, to.tensors, at.prefix); !s) return s;
+            settle_choices(source.router, wanted, to, needs_);
+            return {};
+        } else {
+            const std::size_t experts = to.parts.size() - part_count_of<S>();
+            to.choices = route_choices(source.router, wanted, to.tensors);
+            return check_routes(source.router, wanted, to.tensors, at.prefix, experts);
+        }
     }
     template <class S>
     static constexpr std::size_t part_count_of() noexcept {

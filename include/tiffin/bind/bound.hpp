@@ -36,7 +36,10 @@ struct gathered_table {
     std::size_t number;  // from 1 on, as added
     std::size_t width;
     dtype type;
-    std::size_t vocab;  // rows of the whole table
+    std::size_t vocab;        // rows of the whole table
+    std::size_t choices = 0;  // rows of a token that a router of rows chooses; 0: one, by its id
+
+    [[nodiscard]] std::size_t rows_per_token() const noexcept { return choices > 0 ? choices : 1; }
 };
 
 // What a layer's calls are held against.

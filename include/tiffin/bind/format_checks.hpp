@@ -79,7 +79,7 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
 // Rows that come with a call are read as they lie.
 inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
                              const number_formats& formats) {
-    if (kind != tensor_kind::table && kind != tensor_kind::pool)
+    if (!holds_rows(kind))
         return failure(errc::option, name, "is to come with each call; only the rows of tables can");
     if (!formats.any_table && given.type != formats.tables.type)
         return failure(errc::dtype, name, "has rows of ", name_of(given.type),
@@ -92,9 +92,8 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
                            const number_formats& formats) noexcept {
     if (given.gathered != 0) return false;
     if (formats.reads == in_place::everything) return true;
-    const bool table = kind == tensor_kind::table || kind == tensor_kind::pool;
-    const bool dense =
-        kind == tensor_kind::projection || kind == tensor_kind::low_rank_in || kind == tensor_kind::logits;
+    const bool table = holds_rows(kind);
+    const bool dense = is_weight(kind);
     if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
     const number_format& format = table ? formats.tables : formats.weights;
     const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
@@ -114,7 +113,7 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
         if (status s = check_scales(given, name); !s) return s;
     }
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
-    if (!dense && kind != tensor_kind::table && kind != tensor_kind::pool) return {};
+    if (!dense && !holds_rows(kind)) return {};
     const number_format format =
         dense ? formats_of(formats, std::span(&given.type, 1)).weights : formats.tables;
     if (status s = check_blocks(given, name, format.name, format.block); !s) return s;

@@ -23,6 +23,13 @@ struct size_id {
     std::size_t number = any;
 };
 
+// The size of each axis of one source's tensors.
+struct axis_sizes {
+    std::array<size_id, static_cast<std::size_t>(axis::bounds) + 1> by_axis{};
+
+    [[nodiscard]] size_id& of(axis a) noexcept { return by_axis[static_cast<std::size_t>(a)]; }
+};
+
 // A tensor that a block wants: its name, and the size of each axis.
 struct wanted_tensor {
     std::string name;
@@ -37,6 +44,18 @@ public:
     size_id fresh(std::string_view name, const std::string& prefix) {
         all_.push_back({name, prefix, 0, {}});
         return {all_.size() - 1};
+    }
+    // Of what a source alone has; `experts`: what these are called.
+    axis_sizes fresh_axes(std::string_view experts, const std::string& prefix) {
+        axis_sizes to;
+        to.of(axis::experts) = fresh(experts, prefix);
+        to.of(axis::rank) = fresh("rank", prefix);
+        to.of(axis::queries) = fresh("queries", prefix);
+        to.of(axis::groups) = fresh("groups", prefix);
+        to.of(axis::keys) = fresh("keys", prefix);
+        to.of(axis::half) = fresh("half", prefix);
+        to.of(axis::bounds) = fresh("2", prefix);
+        return to;
     }
     [[nodiscard]] std::size_t operator[](size_id id) const noexcept { return all_[id.number].size; }
     // What the size is called in an error.

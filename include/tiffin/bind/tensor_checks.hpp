@@ -48,7 +48,7 @@ inline status check_given(const weights& given) {
 
 inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
     const bool integers = is_integer(given.type);
-    if (integers == (t.kind == tensor_kind::route_map) && given.type != dtype::u8) return {};
+    if (integers == is_map(t.kind) && given.type != dtype::u8) return {};
     return failure(errc::dtype, t.name, "has dtype ", name_of(given.type),
                    (integers ? "; a layer's tensors are F32, F16, BF16, or blocks such as Q8_0 and Q4_0"
                              : "; a map is I32 or I64"));
@@ -105,6 +105,7 @@ status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
             experts = tensors[i].shape[0];
     }
     if constexpr (learned_router<Router>) {
+        if (experts == 0) experts = tensors[weight].shape[0];  // a router by itself
         if (tensors[weight].shape[0] != experts)
             return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
                            " for ", experts, " experts");

@@ -24,6 +24,9 @@ struct mixture {
     static_assert(router_policy<Router>,
                   "tiffin: mixture<Router, Expert>: the first argument is not a router; write "
                   "mixture<softmax_topk, swiglu>");
+    static_assert(!row_router<Router>,
+                  "tiffin: mixture<Router, Expert>: the router chooses rows of a table and no experts; write "
+                  "routed_embedding<Router, chosen_rows<...>>");
     static_assert(block_policy<Expert> && (block_policy<Shared> || std::same_as<Shared, none>),
                   "tiffin: mixture<Router, Expert, Shared>: an expert is not a block");
 

@@ -80,9 +80,10 @@ struct call_arguments {
     [[nodiscard]] std::int32_t token_id(std::size_t i) const noexcept {
         return token_ids ? token_ids[row(i)] : 0;
     }
-    // Where the row of token i begins in the gathered table of this number, from 1 on.
-    [[nodiscard]] const std::byte* gathered_row(std::size_t number, std::size_t i) const noexcept {
-        return gathered[number - 1].row(first + row(i));
+    // Where the row of token i begins in the gathered table of this number, from 1 on; or that of one of its choices.
+    [[nodiscard]] const std::byte* gathered_row(std::size_t number, std::size_t i, std::size_t choices = 1,
+                                                std::size_t which = 0) const noexcept {
+        return gathered[number - 1].row((first + row(i)) * choices + which);
     }
 };
 

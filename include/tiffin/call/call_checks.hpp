@@ -84,10 +84,12 @@ inline status check_gathered_form(const gathered_table& table, std::span<const g
     if (rows.type != table.type || rows.width != table.width)
         return failure(errc::dtype, table.name, "was gathered as rows of ", rows.width, " ",
                        name_of(rows.type), "; the layer reads ", table.width, " ", name_of(table.type));
-    if (rows.index.size() != tokens)
+    if (rows.index.size() == tokens * table.rows_per_token()) return {};
+    if (table.choices == 0)
         return failure(errc::size, table.name, "was gathered for ", rows.index.size(),
                        " tokens; the call has ", tokens);
-    return {};
+    return failure(errc::size, table.name, "was gathered for ", rows.index.size(), " choices; ", tokens,
+                   " tokens make ", table.choices, " each");
 }
 
 // Where the rows of a call's tokens lie, in a table that is not in memory.

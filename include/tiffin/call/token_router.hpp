@@ -1,12 +1,10 @@
-// A router by itself: the experts of tokens before anything is read for them.
+// A router by itself: the experts of tokens, or their rows, before anything is read for them.
 #pragma once
 
-#include <tiffin/bind/tensor_checks.hpp>
-#include <tiffin/block/linear.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/router/selection.hpp>
+#include <tiffin/source/routes_of.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -15,77 +13,66 @@
 
 TIFFIN_BEGIN
 
-// The experts that tokens choose, and their weights: what a layer with this router records as its routes, so that no more
-// than the chosen rows have to be there when the layer runs (see pool_schedule, sharded_pool).
-// Shapes: x (T, d_model), T up to the `tokens` of prepare(); `router.weight` (experts, d_model),
-//   `router.selection_bias` (experts, optional); chosen (T, choices()), best first.
-// Numerics: those of a layer of the backend: logits in f32, the choice in double.
-// Errors: those of prepare(); errc::option for a top_k of 0 or above the experts; errc::size.
-// Threads: one call at a time. Cost: 2 experts d_model FLOPs per token; no allocation in a call.
-// Source: MoRT Sec. 3.3.2; docs/layers.md#mort.
+// The experts, or rows, that tokens choose, and their weights: what a layer with this router records as its routes, so
+// that no more than the chosen rows have to be there when the layer runs (see pool_schedule, sharded_pool). A table of
+// rows that product keys choose is to pool_schedule a pool of one id, and of as many experts as rows.
+// Shapes: x (T, d_model), T up to the `tokens` of prepare(); the router's tensors; chosen (T, choices()), best first.
+// Numerics: those of a layer of the same backend, to the bit, whatever its formats; on `eigen`, whose sums depend on it,
+//   in calls of as many tokens and workers.
+// Errors: those of prepare() and of the router; errc::size.
+// Threads: one call at a time. Cost: the router's, and a copy of x; no allocation in a call.
+// Source: MoRT Sec. 3.3.2; docs/layers.md#mort, #product-keys.
 //
 //     auto router = token_router<sigmoid_topk_renorm, simd<>>::prepare({.top_k = 2}, weights, simd{}).or_throw();
 //     router(x, chosen).or_throw();
-template <learned_router Router, class Backend>
+template <router_policy Router, class Backend>
 class token_router {
-    using logits_layer = layer<linear<"router">, Backend>;
+    static_assert(
+        learned_router<Router> || key_router<Router>,
+        "tiffin: token_router<Router, Backend>: the router does not read x; what the token's id alone says "
+        "is known without it");
 
 public:
     // `prefix`: of the tensors' names; other tensors may be among those given.
     static result<token_router> prepare(const Router& router, const weights& given, const Backend& backend,
                                         const prepare_options& options = {}, const std::string& prefix = "") {
+        const routes_of<Router> block{router};
         weights own;
-        if (const auto* const t = given.find(prefix + "router.weight")) own.add("router.weight", *t);
-        auto logits = try_prepare(linear<"router">{}, own, backend, options);
-        if (!logits) return logits.failure();
-        const std::size_t experts = logits->outputs();
-        if (status s = detail::check_top_k(router, experts, prefix); !s) return s.failure();
-        token_router made(router, *std::move(logits), options.tokens);
-        if (const auto* const t = given.find(prefix + "router.selection_bias")) {
-            if (t->shape.rank() != 1 || t->shape[0] != experts || is_integer(t->type))
-                return failure(errc::shape, prefix + "router.selection_bias", "has shape ",
-                               to_string(t->shape), " of ", name_of(t->type), "; it must be (", experts,
-                               ") numbers");
-            made.bias_.resize(experts);
-            read_as_f32(t->data, t->type, 0, experts, made.bias_.data());
-        }
-        return made;
+        for (const auto& [name, needed] : tensors_needed(block, {}))
+            if (const auto* const t = given.find(prefix + name)) own.add(name, *t);
+        auto layer = try_prepare(block, own, backend, options);
+        if (!layer)
+            return failure(layer.failure().code, prefix + layer.failure().where, layer.failure().what);
+        if (!layer->needs().gathered.empty())
+            return failure(
+                errc::option, prefix + layer->needs().gathered[0].name,
+                "is to come with each call; rows are chosen before it does, by a router without it");
+        return token_router(*std::move(layer), options.tokens);
     }
 
-    [[nodiscard]] std::size_t experts() const noexcept { return layer_.outputs(); }
-    [[nodiscard]] std::size_t choices() const noexcept { return choices_among(router_, experts()); }
+    [[nodiscard]] std::size_t choices() const noexcept { return layer_.choices(); }
 
     template <class X>
     status operator()(const X& x, std::span<choice<float>> chosen, executor_ref execute = serially) {
-        auto in = detail::as_rows<const float>(x, layer_.d_model(), "x");
+        const std::size_t d = layer_.d_model();
+        auto in = detail::as_rows<const float>(x, d, "x");
         if (!in) return in.failure();
-        const std::size_t tokens = in->rows, n = experts();
-        if (tokens * n > logits_.size())
-            return failure(errc::size, "x", "has ", tokens, " rows; the router was prepared for ",
-                           logits_.size() / n);
-        if (chosen.size() != tokens * choices())
-            return failure(errc::size, "chosen", "has room for ", chosen.size(), "; ", tokens,
+        if (in->rows > tokens_)
+            return failure(errc::size, "x", "has ", in->rows, " rows; the router was prepared for ", tokens_);
+        if (chosen.size() != in->rows * choices())
+            return failure(errc::size, "chosen", "has room for ", chosen.size(), "; ", in->rows,
                            " tokens choose ", choices(), " each");
-        const matrix_view<float> logits(logits_.data(), tokens, n);
-        if (status s = layer_.try_call(*in, token_inputs{}, logits, execute); !s) return s;
-        for (std::size_t t = 0; t < tokens; ++t)
-            choose(router_, logits.row(t), n, bias_.empty() ? nullptr : bias_.data(), scratch_.data(),
-                   chosen.data() + t * choices());
-        return {};
+        const matrix_view<float> copy(copy_.data(), in->rows, d);
+        return layer_.try_call(*in, token_inputs{.routes = chosen}, copy, execute);
     }
 
 private:
-    token_router(const Router& router, logits_layer layer, std::size_t tokens)
-        : router_(router),
-          layer_(std::move(layer)),
-          logits_(tokens * layer_.outputs()),
-          scratch_(2 * layer_.outputs()) {}
+    token_router(layer<routes_of<Router>, Backend> layer, std::size_t tokens)
+        : layer_(std::move(layer)), tokens_(tokens), copy_(tokens * layer_.d_model()) {}
 
-    Router router_;
-    logits_layer layer_;
-    std::vector<float> logits_;  // (tokens, experts)
-    std::vector<double> scratch_;
-    std::vector<float> bias_;
+    layer<routes_of<Router>, Backend> layer_;
+    std::size_t tokens_;
+    std::vector<float> copy_;  // of x, which the layer writes
 };
 
 TIFFIN_END

@@ -27,6 +27,14 @@ public:
         if (t.gathered == 0) how.done(t);
         return type;
     }
+    // Row 0 of a table whose rows are chosen, and what its numbers are kept as.
+    const void* keep_rows(std::size_t /*number*/, const tensor_view& t, dtype& type, const preparation& how) {
+        type = how.formats.tables.type;
+        rows_.emplace_back(t, type);
+        how.hold(rows_.back().own_bytes());
+        if (t.gathered == 0) how.done(t);
+        return rows_.back().data();
+    }
     const float* keep_vector(const tensor_view& t, std::size_t width, const preparation& how) {
         constexpr std::size_t lanes = Machine::lane_count;
         vectors_.emplace_back(t, (width + lanes - 1) / lanes * lanes);
@@ -57,6 +65,7 @@ private:
         dtype type;
     };
     std::vector<held_table> tables_;
+    std::vector<typename Machine::table_numbers> rows_;
     std::vector<stored_numbers<f32>> vectors_;
 };
 

@@ -8,6 +8,7 @@
 #include <tiffin/cpu/numbers.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/router.hpp>
+#include <tiffin/cpu/row_router.hpp>
 #include <tiffin/engine/rows.hpp>
 
 #include <algorithm>
@@ -74,6 +75,13 @@ struct host {
     template <class View>
     static const auto* row(const View& view, const token& at, std::size_t table) noexcept {
         return view.rows[table].of_token[at.number];
+    }
+    // The row of choice i of those that a token chose, where they came with the call.
+    template <class View>
+    static const auto* gathered_row(const View& view, const token& at, const engine_detail::slot& s,
+                                    std::size_t i) noexcept {
+        return reinterpret_cast<const typename Machine::table_storage*>(
+            view.call.of->gathered_row(s.gathered, at.number, s.choices, i));
     }
 
     static std::size_t tokens(const call_arguments& of) noexcept { return of.tokens; }
@@ -172,15 +180,18 @@ struct host {
     static void ask(const View& view, std::size_t t, std::size_t first, std::size_t count) noexcept {
         for (std::size_t n = 0; n < View::tables; ++n)
             ask_for(view.rows[n].of_token[t], view.rows[n].type, first, count);
-        if constexpr (View::row_sources > View::tables)
+        if constexpr (View::chooses_rows)
             for (const engine_detail::slot& s : view.slots) {
                 if (s.expert_step == 0) continue;
                 const auto* const chosen = reinterpret_cast<const choice<float>*>(view.state_of(t) + s.state);
-                for (std::size_t i = 0; i < s.choices; ++i)
-                    ask_for(host_numbers<Machine>::row_at(
-                                view.rows[s.table].of_token[t], s.type,
-                                static_cast<std::size_t>(chosen[i].expert) * s.expert_step),
-                            s.type, first, count);
+                const auto row_of = [&](std::size_t i) {
+                    if (s.gathered != 0) return gathered_row(view, token_at(view, t), s, i);
+                    const auto* row_0 = static_cast<const typename Machine::table_storage*>(s.numbers);
+                    if (row_0 == nullptr) row_0 = view.rows[s.table].of_token[t];
+                    return host_numbers<Machine>::row_at(row_0, s.type, s.offset_of(chosen[i]));
+                };
+                for (std::size_t i = 0; i < s.choices && chosen[i].expert >= 0; ++i)
+                    ask_for(row_of(i), s.type, first, count);
             }
     }
 
@@ -202,16 +213,17 @@ private:
     template <class View>
     static void scale_row(const View& view, std::size_t t) noexcept {
         visit_nodes(view.source, [&]<std::size_t First>(const auto& node) {
-            if constexpr (row_normed_source<std::remove_cvref_t<decltype(node)>>) {
+            if constexpr (row_scaled_source<std::remove_cvref_t<decltype(node)>>) {
                 const token at = token_at(view, t);
-                typename Machine::reg squares(0.0f);
+                typename Machine::reg sums(0.0f);
                 for (std::size_t j = 0; j < view.outputs; j += Machine::lane_count) {
                     const std::size_t left = std::min(Machine::lane_count, view.outputs - j);
                     const place<View, engine_detail::no_products> here{view, at, j, left, {}};
-                    squares = Machine::add_square(row_value<First>(node, here), left, squares);
+                    const auto factors = factors_of_row<First>(node, here);
+                    sums = Machine::add_product(factors.left, factors.right, left, sums);
                 }
                 view.state_of(t)[view.slots[First].state] = static_cast<float>(
-                    node.norm.scale(Machine::sum(squares), static_cast<float>(view.outputs)));
+                    scale_of_row(node, Machine::sum(sums), static_cast<float>(view.outputs)));
             }
         });
     }

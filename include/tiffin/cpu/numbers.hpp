@@ -20,6 +20,7 @@ inline constexpr std::size_t bank_group = 128;
 template <class Machine>
 struct host_numbers : Machine {
     using reg = typename Machine::reg;
+    using row_storage = typename Machine::table_storage;
     struct bank_row {
         const float* first;
         std::size_t step;  // from one rank number's to the next

@@ -94,7 +94,7 @@ private:
 inline constexpr std::size_t no_chain = ~std::size_t{0};
 
 // The slot of the last chain that the formula of S sees, or no_chain. A norm needs the whole row of what is
-// below it, so that no chain there is the last.
+// below it, so that no chain there is the last; nor is one that a gate is the product of.
 template <source_policy S, std::size_t First = 0>
 constexpr std::size_t last_chain_of() noexcept {
     std::size_t last = no_chain;
@@ -103,8 +103,10 @@ constexpr std::size_t last_chain_of() noexcept {
     else if constexpr (composite_source<S>)
         if constexpr (!parts_apart<S>() && !row_normed_source<S>)
             [&]<std::size_t... I>(std::index_sequence<I...>) {
+                constexpr std::size_t first = row_dotted_source<S> ? 2 : 0;
                 const std::size_t in_parts[] = {
-                    last_chain_of<part_of<S, I>, First + part_offset<S, I>()>()..., no_chain};
+                    (I < first ? no_chain : last_chain_of<part_of<S, I>, First + part_offset<S, I>()>())...,
+                    no_chain};
                 for (const std::size_t one : in_parts)
                     if (one != no_chain) last = one;
             }

@@ -51,7 +51,7 @@ public:
                     (keep<own_kinds<node_type>[I], First + I>(of_node.tensors[I], how), ...);
                 }
                 (std::make_index_sequence<own_tensors_of<node_type>::size>{});
-                if constexpr (row_normed_source<node_type>) view_.slots[First].state = take_state(1);
+                if constexpr (row_scaled_source<node_type>) view_.slots[First].state = take_state(1);
             },
             bound);
         for_steps([&](auto& step) { step.describe(view_.slots, take_state(step.state_numbers())); });
@@ -132,6 +132,11 @@ private:
             s.table = ordinal_of<Source, Slot> + (pool ? view_type::tables : 0);
             if constexpr (pool) s.expert_step = (t.gathered != 0 ? 1 : t.shape[1]) * view_.outputs;
             s.type = tensors_.keep_table(s.table, t, t.shape[pool ? 1 : 0], view_.outputs, how);
+        } else if constexpr (Kind == tensor_kind::chosen_rows) {
+            s.table = view_type::row_sources + ordinal_of<Source, Slot>;
+            s.gathered = t.gathered;
+            s.numbers = tensors_.keep_rows(s.table, t, s.type, how);
+            s.expert_step = view_.outputs;
         } else if constexpr (Kind == tensor_kind::vector) {
             s.numbers = tensors_.keep_vector(t, view_.outputs, how);
         } else if constexpr (Kind == tensor_kind::scalar) {

@@ -19,7 +19,8 @@ namespace engine_detail {
 //   activations, buffer      rows that products read; such rows while they are written, with writer(), made for a
 //                            width, and where products write and nothing but products reads them, for these
 //   destination, put         where complete rows go; a functor that puts a register there
-//   tensors                  the tables and vectors of a tree: keep_table, keep_vector, give(call, view)
+//   tensors                  the tables and vectors of a tree: keep_table, keep_rows, keep_vector,
+//                            give(call, view)
 //   table_rows, call_view, token
 //                            what a view holds of a table, of a call and of a token
 //   products<Count>          weights that are multiplied with the same activations
@@ -37,7 +38,9 @@ namespace engine_detail {
 //                            what is not complete; such rows to where they belong; the same with those
 //                            carried over
 //   record(call, chosen)     routes that a call wants to know
-//   token_at, row, ask       a token of a view, its row of a table, and asking a cache for it
+//   token_at, row, gathered_row, ask
+//                            a token of a view, its row of a table, that of one of its choices among rows that came
+//                            with the call, and asking a cache for them
 //   input_at                 where a register of what a source reads begins
 //   scale_rows, evaluate_rows, multiply
 //                            the norms of a tree's rows; its formula without products; products and formula

@@ -21,15 +21,21 @@ struct source_sizes {
 
 // What is kept of one tensor of a tree. Which members count is the kind's business.
 struct slot {
-    const void* numbers = nullptr;  // vector: f32; low_rank_out: as the target packs a bank
-    float number = 0;               // scalar, row_width
-    dtype type = dtype::f32;        // of a table's or a pool's numbers
-    std::size_t expert_step = 0;    // pool: numbers from one expert's row to the next's
-    std::size_t table = 0;          // table, pool: which of the view's rows
+    const void* numbers =
+        nullptr;                  // vector: f32; low_rank_out: as the target packs a bank; chosen_rows: row 0
+    float number = 0;             // scalar, row_width
+    dtype type = dtype::f32;      // of the numbers of rows
+    std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
+    std::size_t table = 0;        // table, pool; on a device gathered chosen_rows: which of the view's rows
+    std::size_t gathered = 0;     // chosen_rows: 0, or which of the call's tables they are (see tensor_view)
     std::size_t experts = 0;
     std::size_t rank = 0;
     std::size_t choices = 0;
     std::size_t state = 0;  // where a token's state of this tensor begins
+
+    [[nodiscard]] TIFFIN_HD std::size_t offset_of(const choice<float>& chosen) const {
+        return static_cast<std::size_t>(chosen.expert) * expert_step;
+    }
 };
 
 // The choices of each token, `stride` floats apart.
@@ -50,10 +56,12 @@ struct view {
     using target = Target;
     static constexpr std::size_t tables = count_of<Source>(tensor_kind::table);
     static constexpr std::size_t row_sources = tables + count_of<Source>(tensor_kind::pool);
+    static constexpr std::size_t chosen_tables = count_of<Source>(tensor_kind::chosen_rows);
+    static constexpr bool chooses_rows = row_sources > tables || chosen_tables > 0;
 
     Source source;
     slot slots[slot_count<Source>() + 1] = {};
-    typename Target::table_rows rows[row_sources + 1] = {};
+    typename Target::table_rows rows[row_sources + chosen_tables + 1] = {};
     std::size_t outputs = 0;
     std::size_t state_numbers = 0;
     float* state = nullptr;
@@ -112,7 +120,9 @@ struct place {
         } else if constexpr (kind == tensor_kind::input_row) {
             return Numbers::load_given(View::target::input_at(view.input, token, feature), count);
         } else if constexpr (kind == tensor_kind::pool) {
-            return mixed_rows(s);
+            return mixed_rows(s, View::target::row(view, token, s.table));
+        } else if constexpr (kind == tensor_kind::chosen_rows) {
+            return mixed_rows(s, static_cast<const typename Numbers::row_storage*>(s.numbers));
         } else {
             static_assert(kind == tensor_kind::low_rank_out,
                           "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
@@ -126,13 +136,13 @@ struct place {
     }
 
 private:
-    [[nodiscard]] TIFFIN_HD reg mixed_rows(const slot& s) const {
-        const auto* const first = View::target::row(view, token, s.table);
+    // `first`: the row of expert 0; not read where each choice's row came with the call.
+    [[nodiscard]] TIFFIN_HD reg mixed_rows(const slot& s, const auto* first) const {
         const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
         reg total(0.0f);
-        for (std::size_t i = 0; i < s.choices; ++i) {
-            const auto* const row =
-                Numbers::row_at(first, s.type, static_cast<std::size_t>(chosen[i].expert) * s.expert_step);
+        for (std::size_t i = 0; i < s.choices && chosen[i].expert >= 0; ++i) {
+            const auto* const row = s.gathered != 0 ? View::target::gathered_row(view, token, s, i)
+                                                    : Numbers::row_at(first, s.type, s.offset_of(chosen[i]));
             total = Numbers::multiply_add(reg(chosen[i].weight),
                                           Numbers::load_row(row, s.type, feature, count), total);
         }

@@ -67,6 +67,7 @@ struct archetype_place {
 // never by the name of a member: a source without a role is a formula over its tensors and parts.
 struct chain_role {};     // its parts are computed one after the other, for whole rows (see through.hpp)
 struct row_norm_role {};  // it normalises the row of its one part (see normed.hpp)
+struct row_dot_role {};   // it is gated by the product of the rows of its first two parts (see dot_gated.hpp)
 struct routed_role {};    // a leaf that reads experts that its `router` chose (see routed_low_rank.hpp)
 
 // Its rows are computed by an engine of its own, which puts them where they belong.
@@ -113,6 +114,14 @@ concept chained_source = composite_source<S> && detail::has_role<S, chain_role>;
 template <class S>
 concept row_normed_source = composite_source<S> && detail::has_role<S, row_norm_role>;
 
+// A node that is gated by the product of the rows of its first two parts: `scale(dot, width)`.
+template <class S>
+concept row_dotted_source = composite_source<S> && detail::has_role<S, row_dot_role>;
+
+// A node that is multiplied by one number of its row.
+template <class S>
+concept row_scaled_source = row_normed_source<S> || row_dotted_source<S>;
+
 // A node whose rows an engine of its own computes: its tensors begin with computed.
 template <class S>
 concept row_source = composite_source<S> && detail::has_role<S, row_role>;
@@ -132,6 +141,23 @@ concept learned_router = router_policy<R> &&
     { r.top_k } -> std::convertible_to<std::size_t>;
     r.score(values, n);
     r.weigh(logits, values, n);
+};
+
+// A router of rows: each choice is a row of a table (`static constexpr bool chooses_rows = true`). It takes them by keys, `pick(scores, keys, scratch, chosen)` for
+// each head, from the scores of two halves of a query (see product_keys.hpp), or by the token's id (row_range.hpp). It
+// may weigh them by the products of their row_keys with what it reads: `gate(products, weights, n)` (gated_rows.hpp).
+template <class R>
+concept row_router = router_policy<R> && requires {
+    requires R::chooses_rows;
+};
+template <class R>
+concept key_router = row_router<R> && requires(const R& r) {
+    { r.top_k } -> std::convertible_to<std::size_t>;
+};
+template <class R>
+concept gating_router = row_router<R> &&
+    requires(const R& r, const double* products, double* weights, std::size_t n) {
+    r.gate(products, weights, n);
 };
 
 // A top_k: all experts, in the order of their numbers.

@@ -47,8 +47,15 @@ constexpr void check_router() {
         static_assert(learned_router<router> || !has_kind(typename router::tensors{}, tensor_kind::logits),
                       "tiffin: a router that reads logits has top_k, score(values, n) and weigh(logits, "
                       "weights, n), the latter two as templates over the number, as softmax_topk has");
-        static_assert(learned_router<router> || has_kind(typename router::tensors{}, tensor_kind::route_map),
-                      "tiffin: a router reads logits, as softmax_topk does, or a route_map, as hash does");
+        static_assert(learned_router<router> || row_router<router> ||
+                          has_kind(typename router::tensors{}, tensor_kind::route_map),
+                      "tiffin: a router reads logits, as softmax_topk does, or a route_map, as hash does, or "
+                      "chooses rows, as "
+                      "product_keys does");
+        static_assert(
+            !row_router<router> || !has_kind(own{}, tensor_kind::low_rank_in),
+            "tiffin: a router of rows chooses among rows, chosen_rows or those of a pool, and not among the "
+            "matrices of a bank");
         static_assert(all_in(typename router::tensors{}, own{}),
                       "tiffin: a source of routed_role does not declare the tensors of its router: write "
                       "joined_tensors<tensor_list<...>, typename Router::tensors>");
@@ -71,6 +78,12 @@ constexpr void check_role() {
         static_assert(comes_first<row_scale>(own{}) && decltype(own{})::template contains<computed>,
                       "tiffin: a source of row_norm_role declares the tensors `row_scale`, first of all, and "
                       "`computed`, its part's row");
+    } else if constexpr (has_role<S, row_dot_role>) {
+        static_assert(
+            composite_source<S> && comes_first<row_scale>(own{}) &&
+                requires(const S& s, double v) { s.scale(v, v); },
+            "tiffin: a source of row_dot_role has three parts, scale(dot, width), and declares the tensor "
+            "`row_scale`, first of all; see dot_gated");
     } else if constexpr (has_role<S, routed_role>) {
         static_assert(leaf_source<S> && has_router<S>,
                       "tiffin: a source of routed_role has a list of tensors, a formula over them, and a "

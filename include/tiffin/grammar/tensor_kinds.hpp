@@ -26,6 +26,13 @@ enum class tensor_kind : std::uint8_t {
     low_rank_in,
     low_rank_out,
     pool,
+    // What a router of rows reads, and the rows (see router/product_keys.hpp, row_range.hpp, gated_rows.hpp).
+    query,
+    query_bias,
+    half_keys,
+    row_ranges,
+    row_keys,
+    chosen_rows,
     // Not stored: computed once per token, or given with a call.
     row_scale,
     computed,
@@ -40,6 +47,24 @@ constexpr bool is_stored(tensor_kind kind) noexcept {
     return kind < tensor_kind::row_scale;
 }
 
+// Whether it has a row for each choice of a router of rows, not one per token and expert.
+constexpr bool has_row_per_choice(tensor_kind kind) noexcept {
+    return kind == tensor_kind::row_keys || kind == tensor_kind::chosen_rows;
+}
+// Whether it has rows of which a token reads some, and whether it holds whole numbers that say which.
+constexpr bool holds_rows(tensor_kind kind) noexcept {
+    return kind == tensor_kind::table || kind == tensor_kind::pool || has_row_per_choice(kind);
+}
+constexpr bool is_map(tensor_kind kind) noexcept {
+    return kind == tensor_kind::route_map || kind == tensor_kind::row_ranges;
+}
+
+// Whether all of it is multiplied with what the source reads, or with a query made of that.
+constexpr bool is_weight(tensor_kind kind) noexcept {
+    using enum tensor_kind;
+    return kind == projection || kind == logits || kind == low_rank_in || kind == query || kind == half_keys;
+}
+
 // Whether it is a row of the call's, as it is.
 constexpr bool reads_row(tensor_kind kind) noexcept {
     return kind == tensor_kind::input_row || kind == tensor_kind::residual_row;
@@ -47,8 +72,21 @@ constexpr bool reads_row(tensor_kind kind) noexcept {
 
 // The size of one axis. `width` and `input` are the features that a source yields and reads (see parts.hpp).
 // `experts` and `rank` are one size in all tensors of one source, `vocab` in all sources of one scope.
-// `choices` are free for each tensor.
-enum class axis : std::uint8_t { width, input, vocab, experts, rank, choices };
+// `choices` are free for each tensor. Of product keys: `queries` numbers of a token in `groups` of `half`, and
+// `keys` per group; experts, there, are rows of a table. `bounds` are two.
+enum class axis : std::uint8_t {
+    width,
+    input,
+    vocab,
+    experts,
+    rank,
+    choices,
+    queries,
+    groups,
+    keys,
+    half,
+    bounds
+};
 
 enum class presence : std::uint8_t { required, optional };
 
@@ -112,6 +150,34 @@ struct low_rank_out : detail::declared_tensor<Name, tensor_kind::low_rank_out, p
 template <fixed_string Name>
 struct pool : detail::declared_tensor<Name, tensor_kind::pool, presence::required, axis::experts, axis::vocab,
                                       axis::width> {};
+
+// The query of a token, W (queries, input) and a bias, and the keys (groups, keys, half) that its parts are held
+// against: two groups per head.
+template <fixed_string Name>
+struct query
+    : detail::declared_tensor<Name, tensor_kind::query, presence::required, axis::queries, axis::input> {};
+template <fixed_string Name>
+struct query_bias
+    : detail::declared_tensor<Name, tensor_kind::query_bias, presence::optional, axis::queries> {};
+template <fixed_string Name>
+struct half_keys : detail::declared_tensor<Name, tensor_kind::half_keys, presence::required, axis::groups,
+                                           axis::keys, axis::half> {};
+
+// The rows [begin, end) of each token id, integers (vocab, 2).
+template <fixed_string Name>
+struct row_ranges
+    : detail::declared_tensor<Name, tensor_kind::row_ranges, presence::required, axis::vocab, axis::bounds> {
+};
+
+// Rows that a router of rows chooses among: keys K (experts, input), whose products with what the source reads
+// give the chosen their weights, and V (experts, width): `at[v]` is the sum over choices (i, w) of w V[i][feature].
+// Cost: `choices` rows per token.
+template <fixed_string Name>
+struct row_keys
+    : detail::declared_tensor<Name, tensor_kind::row_keys, presence::required, axis::experts, axis::input> {};
+template <fixed_string Name>
+struct chosen_rows : detail::declared_tensor<Name, tensor_kind::chosen_rows, presence::required,
+                                             axis::experts, axis::width> {};
 
 // Numbers computed once per token: the scale of a norm over the row, the row of a source below.
 struct row_scale : detail::declared_tensor<"", tensor_kind::row_scale, presence::optional> {};

@@ -27,6 +27,8 @@ struct block_shape {
     std::size_t choices = 1;
     const block_shape* parts = nullptr;
     std::size_t outputs = 0;  // of a block with a width of its own
+    std::size_t heads =
+        1;  // of product keys, whose rows are `experts`, a square, and half a query's numbers `rank`
 
     [[nodiscard]] constexpr const block_shape& part(std::size_t i) const noexcept {
         return parts ? parts[i] : *this;
@@ -61,6 +63,8 @@ constexpr std::size_t choices_of(const S& source, const block_shape& sizes) {
     if constexpr (routing_source<S>) {
         if constexpr (learned_router<router_of<S>>)
             return choices_among(source.router, sizes.experts);
+        else if constexpr (key_router<router_of<S>>)
+            return sizes.heads * source.router.top_k;
         else
             return sizes.choices;
     } else {
@@ -141,13 +145,28 @@ constexpr double neutral_of() {
     return 1;
 }
 
+constexpr std::size_t root_of(std::size_t square) noexcept {
+    std::size_t root = 0;
+    while ((root + 1) * (root + 1) <= square) ++root;
+    return root;
+}
+
 constexpr std::size_t size_of_axis(axis a, const auto& at) noexcept {
-    return a == axis::width     ? at.width
-           : a == axis::input   ? at.input
-           : a == axis::vocab   ? at.vocab
-           : a == axis::experts ? at.sizes->experts
-           : a == axis::rank    ? at.sizes->rank
-                                : at.sizes->choices;
+    const block_shape& sizes = *at.sizes;
+    switch (a) {
+        case axis::width: return at.width;
+        case axis::input: return at.input;
+        case axis::vocab: return at.vocab;
+        case axis::experts: return sizes.experts;
+        case axis::rank:
+        case axis::half: return sizes.rank;
+        case axis::choices: return sizes.choices;
+        case axis::queries: return 2 * sizes.heads * sizes.rank;
+        case axis::groups: return 2 * sizes.heads;
+        case axis::keys: return root_of(sizes.experts);
+        case axis::bounds: return 2;
+    }
+    return 0;
 }
 
 inline std::string tensor_name(const std::string& prefix, std::string_view owner, std::string_view leaf) {

@@ -114,4 +114,32 @@ TIFFIN_HD auto row_value([[maybe_unused]] const S& s, const Place& place) {
         return evaluate<First + part_offset<S, 0>()>(std::get<0>(s.parts()), place);
 }
 
+// Two values whose product, summed over the row, a node is scaled by: those of two parts, or of a norm's part twice.
+template <class Value>
+struct row_factors {
+    Value left;
+    Value right;
+};
+template <std::size_t First, row_scaled_source S, class Place>
+TIFFIN_HD auto factors_of_row(const S& s, const Place& place) {
+    if constexpr (row_normed_source<S>) {
+        const auto v = row_value<First>(s, place);
+        return row_factors<std::remove_const_t<decltype(v)>>{v, v};
+    } else {
+        const auto& parts = s.parts();
+        const auto left = evaluate<First + part_offset<S, 0>()>(std::get<0>(parts), place);
+        return row_factors<std::remove_const_t<decltype(left)>>{
+            left, evaluate<First + part_offset<S, 1>()>(std::get<1>(parts), place)};
+    }
+}
+
+// From that sum to the number that scales the row.
+template <row_scaled_source S, class Number>
+TIFFIN_HD Number scale_of_row(const S& s, const Number& sum, const Number& width) {
+    if constexpr (row_normed_source<S>)
+        return s.norm.scale(sum, width);
+    else
+        return s.scale(sum, width);
+}
+
 TIFFIN_END

@@ -4,6 +4,7 @@
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/io/relative_blocks.hpp>
+#include <tiffin/io/row_blocks.hpp>
 #include <tiffin/io/structmoe_block.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/any_norm.hpp>
@@ -62,7 +63,7 @@ private:
             result<block> (block_builder::*build)(const place&);
         };
         using phi = activation_kind;
-        static constexpr std::array<known, 15> all{
+        static constexpr std::array<known, 20> all{
             {{"mlp", &block_builder::dense_block<file_mlp, phi::gelu>},
              {"glu", &block_builder::dense_block<file_glu, phi::silu>},
              {"stem", &block_builder::dense_block<file_stem, phi::silu>},
@@ -77,6 +78,11 @@ private:
              {"mort", &block_builder::mort},
              {"deep_embed", &block_builder::of_file<deep_embed_block<Backend>>},
              {"mole", &block_builder::of_file<mole_block<Backend>>},
+             {"product_keys", &block_builder::of_file<product_keys_block<Backend>>},
+             {"peer", &block_builder::of_file<peer_block<Backend>>},
+             {"l3", &block_builder::of_file<l3_block<Backend>>},
+             {"engram", &block_builder::of_file<engram_block<Backend>>},
+             {"longcat_embedding", &block_builder::of_file<longcat_block<Backend>>},
              {"parallel", &block_builder::parallel}}};
         std::string names;
         for (const known& k : all) {

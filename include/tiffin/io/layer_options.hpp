@@ -64,7 +64,7 @@ public:
         float value = 0;
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
-        if (bad != std::errc() || rest != end || !std::isfinite(value) || value < 0)
+        if (bad != std::errc() || rest != end || !std::isfinite(value) || text->starts_with('-'))
             return failure(errc::option, key, "is ", detail::in_quotes(*text),
                            "; it must be a number not below 0 that f32 can hold");
         to = value;

@@ -1,4 +1,5 @@
-// The relatives among the blocks of layer files, deep_embed and mole, in whatever form their tensors have.
+// The relatives among the blocks of layer files: deep_embed and mole in whatever form their tensors have, engram,
+// longcat_embedding.
 #pragma once
 
 #include <tiffin/io/layer_options.hpp>
@@ -45,6 +46,25 @@ result<any_block<Backend>> mole_block(layer_options& options, const weights& giv
     sum<file_mlp, mixture<softmax_all, through<"", per_layer_input, file_mlp>>> made;
     auto& [base, experts] = made.terms;
     base = std::get<1>(experts.expert.steps) = shared;
+    return any_block<Backend>(made);
+}
+
+template <class Backend>
+result<any_block<Backend>> engram_block(layer_options& options, const weights&, const block_place& at) {
+    engram made;
+    float eps = made.left.norm.eps;
+    if (status s = options.read(at.keys + "eps", eps); !s) return s.failure();
+    made.left.norm.eps = made.right.norm.eps = eps;
+    return any_block<Backend>(made);
+}
+
+template <class Backend>
+result<any_block<Backend>> longcat_block(layer_options& options, const weights&, const block_place& at) {
+    longcat_embedding made;
+    if (!options.has(at.keys + "terms"))
+        return failure(errc::option, at.keys + "terms",
+                       "missing from __metadata__; it counts the rows that are averaged and has no default");
+    if (status s = options.read(at.keys + "terms", made.terms); !s) return s.failure();
     return any_block<Backend>(made);
 }
 

@@ -45,7 +45,7 @@ struct state_layout {
             [&]<std::size_t First>(const auto& node, const bound_node& bound) {
                 using node_type = std::remove_cvref_t<decltype(node)>;
                 constexpr auto& kinds = own_kinds<node_type>;
-                std::size_t need = row_normed_source<node_type> ? 1 : 0;
+                std::size_t need = row_scaled_source<node_type> ? 1 : 0;
                 if constexpr (routed_source<node_type>) need = 2 * bound.choices;
                 for (std::size_t i = 0; i < kinds.size(); ++i) {
                     tensors[First + i] = &bound.tensors[i];
@@ -106,10 +106,13 @@ struct place {
         } else {
             const auto* const chosen = reinterpret_cast<const choice<Scalar>*>(own);
             for (std::size_t i = 0; i < layout.choices[Slot]; ++i) {
+                if (chosen[i].expert < 0) break;  // a token with fewer rows
                 const auto e = static_cast<std::size_t>(chosen[i].expert);
                 Scalar one(0);
                 if constexpr (kind == tensor_kind::pool) {
                     one = row_number(t, token, e, feature);
+                } else if constexpr (kind == tensor_kind::chosen_rows) {
+                    one = chosen_number(t, token, chosen, layout.choices[Slot], i, feature);
                 } else {
                     const std::size_t rank = t.shape[2];
                     const Scalar* const z = own + 2 * layout.choices[Slot] + i * rank;
@@ -174,19 +177,20 @@ void evaluate_row(const bound_source<Source>& s, const token_arguments<Scalar>& 
             [[maybe_unused]] Scalar* const own = state + layout.begin[First];
             if constexpr (routed_source<node_type>) {
                 route_leaf(node, bound, token, x, s.inputs, rest, own);
-            } else if constexpr (row_normed_source<node_type>) {
+            } else if constexpr (row_scaled_source<node_type>) {
                 if constexpr (parts_apart<node_type>())
                     evaluate_row(
                         here.template part<0>(), token, x,
                         state +
                             layout.begin[First + own_tensors_of<node_type>::template index_of<computed>()],
                         rest);
-                Scalar squares(0);
+                Scalar* const products = rest;
                 for (std::size_t j = 0; j < bound.width; ++j) {
-                    const Scalar v = row_value<First>(node, at(j));
-                    squares = squares + v * v;
+                    const auto factors = factors_of_row<First>(node, at(j));
+                    products[j] = factors.left * factors.right;
                 }
-                own[0] = node.norm.scale(squares, Scalar(static_cast<float>(bound.width)));
+                own[0] = scale_of_row(node, sum_in_any_order(products, bound.width),
+                                      Scalar(static_cast<float>(bound.width)));
             } else if constexpr (chained_source<node_type>) {
                 evaluate_chain(here, token, x, own, rest);
             } else if constexpr (row_source<node_type>) {
@@ -206,12 +210,14 @@ std::size_t scratch_numbers(const bound_source<Source>& s) {
             using node_type = std::remove_cvref_t<decltype(node)>;
             const bound_source<node_type> here{node, bound, s.inputs};
             if constexpr (routed_source<node_type>) {
-                most = std::max(most, route_scratch(bound.tensors));
+                most = std::max(
+                    most, route_scratch<detail::router_of<node_type>>(own_kinds<node_type>, bound, s.inputs));
             } else if constexpr (chained_source<node_type>) {
                 most = std::max(most, chain_scratch(here));
             } else if constexpr (row_source<node_type>) {
                 most = std::max(most, row_source_scratch(here));
-            } else if constexpr (row_normed_source<node_type>) {
+            } else if constexpr (row_scaled_source<node_type>) {
+                most = std::max(most, bound.width);
                 if constexpr (parts_apart<node_type>())
                     most = std::max(most, scratch_numbers(here.template part<0>()));
             }

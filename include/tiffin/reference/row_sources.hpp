@@ -83,7 +83,9 @@ std::size_t row_source_scratch(const bound_source<Source>& s) {
         if constexpr (part_count < Source >> 0) most = scratch_numbers(s.template part<0>());
         if constexpr (repeating_source<Source>) {
             own = s.bound.width + 2 * s.bound.choices;
-            most = std::max(most, route_scratch(s.bound.tensors));
+            if constexpr (detail::has_role<Source, mixture_role>)
+                most = std::max(
+                    most, route_scratch<detail::router_of<Source>>(own_kinds<Source>, s.bound, s.inputs));
             for (std::size_t i = 0; i < repetitions(s); ++i)
                 most = std::max(most, scratch_numbers(repeated_part(s, i)));
         }

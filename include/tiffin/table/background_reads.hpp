@@ -58,7 +58,7 @@ public:
     void start(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {
         make_room(area, store, ids);
         if (!reader_here_.here()) {
-            areas_[area].ended = run(area);
+            static_cast<void>(areas_[area].ended = run(area));
             return;
         }
         {
@@ -132,7 +132,7 @@ private:
             lock.unlock();
             status ended = run(area);
             lock.lock();
-            areas_[area].ended = std::move(ended);
+            static_cast<void>(areas_[area].ended = std::move(ended));
             areas_[area].busy = false;
             changed_.notify_all();
         }

@@ -17,9 +17,10 @@ struct gathered_rows {
     std::size_t stride = 0;
     std::size_t width = 0;
     dtype type = dtype::f32;
-    std::span<const std::int32_t> index{};  // (T), each in [0, count)
+    // (T), each in [0, count); of rows that a router of rows chooses (T, choices), each choice's in its place.
+    std::span<const std::int32_t> index{};
 
-    // Where the row of token t begins.
+    // Where the row of token t begins, or that of choice t % choices of token t / choices.
     [[nodiscard]] const std::byte* row(std::size_t t) const noexcept {
         return data + static_cast<std::size_t>(index[t]) * stride;
     }

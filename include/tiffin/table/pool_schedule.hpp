@@ -110,7 +110,7 @@ public:
         const auto since = std::chrono::steady_clock::now();
         status read = reads_->wait(area);
         if (const std::uint64_t now = pools_[c.pool].version(); std::exchange(c.version, now) != now)
-            read = reads_->read(area, pools_[c.pool], c.distinct.ids());
+            static_cast<void>(read = reads_->read(area, pools_[c.pool], c.distinct.ids()));
         waited_ += std::chrono::steady_clock::now() - since;
         if (!read) return read.failure();
         rows_read_ += c.distinct.ids().size();

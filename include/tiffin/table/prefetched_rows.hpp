@@ -61,7 +61,7 @@ public:
         status read = reads_.wait(area);
         if (!expected || calls_[area].version != store_.version()) {
             take(area, ids);
-            read = reads_.read(area, store_, calls_[area].distinct.ids());
+            static_cast<void>(read = reads_.read(area, store_, calls_[area].distinct.ids()));
         }
         calls_[area].expected = read.ok();
         if (!read) return read.failure();

@@ -66,7 +66,7 @@ public:
         const std::size_t area = area_of(layer);
         status read = reads_.wait(area);
         if (const std::uint64_t now = layers_[layer].version(); std::exchange(versions_[area], now) != now)
-            read = reads_.read(area, layers_[layer], distinct_.ids());
+            static_cast<void>(read = reads_.read(area, layers_[layer], distinct_.ids()));
         waited_ += std::chrono::steady_clock::now() - since;
         if (!read) return read.failure();
         next_ = layer + 1;

@@ -15,7 +15,7 @@ TIFFIN_BEGIN
 namespace train_detail {
 
 // y = formula(slots). What a slot's partials become follows from its kind: see formula_slots.hpp.
-// Numerics: norms add up squares register by register; sums over tokens are those of chunks of tokens, added in their
+// Numerics: norms and gates add up products register by register; sums over tokens are those of chunks of tokens, added in their
 //   order. Both are the same whatever number of threads.
 template <class M, source_policy S>
 class formula_rows final : public trained_rows<typename M::number> {
@@ -52,9 +52,9 @@ public:
                 token now;
                 slots_.point(call, x, at.slots, t, now);
                 each_norm([&]<std::size_t First>(const auto& node) {
-                    number* const squares = at.squares + t * norms + ordinal_of<S, First>;
-                    *squares = sum_of_squares<First>(node, now);
-                    now.numbers[First] = node.norm.scale(*squares, number(static_cast<float>(width_)));
+                    number* const sum = at.sums + t * norms + ordinal_of<S, First>;
+                    *sum = sum_of_products<First>(node, now);
+                    now.numbers[First] = scale_of_row(node, *sum, number(static_cast<float>(width_)));
                 });
                 for (std::size_t j = 0; j < width_; j += M::width) {
                     const std::size_t count = std::min(M::width, width_ - j);
@@ -74,22 +74,23 @@ public:
                 token now;
                 slots_.point(call, x, at.slots, t, now);
                 each_norm([&]<std::size_t First>(const auto& node) {
-                    now.numbers[First] = node.norm.scale(at.squares[t * norms + ordinal_of<S, First>],
-                                                         number(static_cast<float>(width_)));
+                    now.numbers[First] = scale_of_row(node, at.sums[t * norms + ordinal_of<S, First>],
+                                                      number(static_cast<float>(width_)));
                 });
                 auto to = slots_.targets(call, gradients, dx, chunk, t);
                 differentiate(now, dy + t * width_, to);
                 // A norm's scale is a number that all features read: what they give it goes on to the row it is of.
                 each_norm_backwards([&]<std::size_t First>(const auto& node) {
                     using dual = partials<number, 1>;
+                    const number sum = at.sums[t * norms + ordinal_of<S, First>], none(0);
                     const dual scale =
-                        node.norm.scale(dual::variable(at.squares[t * norms + ordinal_of<S, First>], 0),
-                                        dual(number(static_cast<float>(width_))));
+                        scale_of_row(node, dual::variable(sum, 0), dual(number(static_cast<float>(width_))));
+                    number d_sum = to.numbers[First] * scale.by[0];
                     // A row of zeros has the gradient 0 also where a norm's scale has no derivative: x / |x|.
                     using tiffin::select;
-                    const number squares = at.squares[t * norms + ordinal_of<S, First>], none(0);
-                    const number d_squares = select(none < squares, to.numbers[First] * scale.by[0], none);
-                    differentiate_squares<First>(node, now, d_squares, to);
+                    if constexpr (row_normed_source<std::remove_cvref_t<decltype(node)>>)
+                        d_sum = select(none < sum, d_sum, none);
+                    differentiate_sum<First>(node, now, d_sum, to);
                 });
                 slots_.add_numbers(gradients, chunk, to);
             }
@@ -100,7 +101,7 @@ public:
 private:
     struct memory {
         buffers slots;
-        number* squares;  // (tokens, norms)
+        number* sums;  // (tokens, norms): what each scale is made of
     };
     memory lay_out(step_memory& kept, std::size_t tokens) const {
         const buffers slots = slots_.lay_out(kept, tokens);
@@ -110,7 +111,7 @@ private:
     template <class Visit>
     void each_norm(const Visit& visit) const {
         visit_nodes(source_, [&]<std::size_t First>(const auto& node) {
-            if constexpr (row_normed_source<std::remove_cvref_t<decltype(node)>>)
+            if constexpr (row_scaled_source<std::remove_cvref_t<decltype(node)>>)
                 visit.template operator()<First>(node);
         });
     }
@@ -126,14 +127,14 @@ private:
     }
 
     template <std::size_t First, class Node>
-    number sum_of_squares(const Node& node, const token& now) const {
-        value squares = M::all(number(0));
+    number sum_of_products(const Node& node, const token& now) const {
+        value total = M::all(number(0));
         for (std::size_t j = 0; j < width_; j += M::width) {
             const std::size_t count = std::min(M::width, width_ - j);
-            const value v = row_value<First>(node, value_place<M, S>{now, j, count});
-            squares = squares + M::first(v * v, count);
+            const auto factors = factors_of_row<First>(node, value_place<M, S>{now, j, count});
+            total = total + M::first(factors.left * factors.right, count);
         }
-        return M::sum(squares);
+        return M::sum(total);
     }
     template <class Targets>
     void differentiate(const token& now, const number* dy, Targets& to) const {
@@ -144,12 +145,12 @@ private:
         }
     }
     template <std::size_t First, class Node, class Targets>
-    void differentiate_squares(const Node& node, const token& now, number d_squares, Targets& to) const {
-        const value twice = M::all(d_squares + d_squares);
+    void differentiate_sum(const Node& node, const token& now, number d_sum, Targets& to) const {
         for (std::size_t j = 0; j < width_; j += M::width) {
             const std::size_t count = std::min(M::width, width_ - j);
-            const auto p = row_value<First>(node, partials_place<M, S>{{now, j, count}});
-            slots_.template deposit<true>(p.by, twice * p.value, j, count, to);
+            const auto factors = factors_of_row<First>(node, partials_place<M, S>{{now, j, count}});
+            const auto product = factors.left * factors.right;
+            slots_.template deposit<true>(product.by, M::all(d_sum), j, count, to);
         }
     }
 

@@ -21,15 +21,16 @@ namespace train_detail {
 //   table         the rows of the tokens' ids += dz
 //   vector        += the sum of dz over tokens; a scalar's over features too
 //   computed      the gradient of the rows below
-//   low_rank_out  through the bank to x and to the router; a pool through its rows to these
+//   low_rank_out  through the bank to x and to the router; a pool, or rows, through those chosen to these
 //   rows of a call (x, the residual, given ones): += dz
 template <class M, source_policy S>
 class formula_slots {
     using number = typename M::number;
     using call_type = training_call<number>;
     static constexpr std::size_t count = slot_count<S>();
-    static constexpr std::size_t leaves =
-        count_of<S>(tensor_kind::low_rank_out) + count_of<S>(tensor_kind::pool);
+    static constexpr std::size_t leaves = count_of<S>(tensor_kind::low_rank_out) +
+                                          count_of<S>(tensor_kind::pool) +
+                                          count_of<S>(tensor_kind::chosen_rows);
     static constexpr auto kinds = [] {
         std::array<tensor_kind, count + 1> all{};
         for (std::size_t i = 0; i < count; ++i) all[i] = detail::slot_kinds<S>[i];
@@ -38,9 +39,7 @@ class formula_slots {
 
     // Whether a slot's rows are computed for the call, and so is a gradient of as many rows.
     static constexpr bool computes_rows(std::size_t slot) noexcept {
-        using enum tensor_kind;
-        return kinds[slot] == projection || kinds[slot] == low_rank_out || kinds[slot] == pool ||
-               kinds[slot] == computed;
+        return is_seen_as_row(kinds[slot]) && !is_as_given(kinds[slot]);
     }
     static constexpr bool adds_over_tokens(tensor_kind kind) noexcept {
         return kind == tensor_kind::vector || kind == tensor_kind::scalar;
@@ -135,6 +134,7 @@ public:
                 case tensor_kind::projection:
                 case tensor_kind::low_rank_out:
                 case tensor_kind::pool:
+                case tensor_kind::chosen_rows:
                 case tensor_kind::computed:
                     now.rows[i] = at.rows[i] ? at.rows[i] + t * width_ : nullptr;
                     break;

@@ -16,7 +16,12 @@ namespace train_detail {
 constexpr bool is_seen_as_row(tensor_kind kind) noexcept {
     using enum tensor_kind;
     return kind == projection || kind == table || kind == vector || kind == low_rank_out || kind == pool ||
-           kind == computed || kind == given || reads_row(kind);
+           kind == chosen_rows || kind == computed || kind == given || reads_row(kind);
+}
+// Whether that row is one of a tensor or of the call, as it is.
+constexpr bool is_as_given(tensor_kind kind) noexcept {
+    using enum tensor_kind;
+    return kind == table || kind == vector || kind == given || reads_row(kind);
 }
 constexpr bool is_seen_as_number(tensor_kind kind) noexcept {
     return kind == tensor_kind::scalar || kind == tensor_kind::row_scale || kind == tensor_kind::row_width;

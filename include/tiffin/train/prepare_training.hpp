@@ -119,10 +119,14 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     how.formats = {{}, {}, {}, true, in_place::everything};
     auto bound = bind_weights(block, given, how);
     if (!bound) return bound.failure();
-    for (const gathered_table& table : bound->needs.gathered)
+    for (const gathered_table& table : bound->needs.gathered) {
+        if (table.choices > 0)
+            return failure(errc::option, table.name,
+                           "is to come with each call; rows that a router chooses learn in memory");
         if (table.type != parameter_type::own_type())
             return failure(errc::dtype, table.name, "is gathered as ", name_of(table.type),
                            "; a layer learns from gathered rows of ", name_of(parameter_type::own_type()));
+    }
     auto all = std::make_unique<train_detail::owned_parameters<number>>();
     for (const weights::entry& e : given.entries()) {
         const bool is_read = e.tensor.type == dtype::f32 || e.tensor.type == parameter_type::own_type();

@@ -4,6 +4,7 @@
 #include <tiffin/train/slot_gradients.hpp>
 #include <tiffin/train/trained_bank.hpp>
 #include <tiffin/train/trained_router.hpp>
+#include <tiffin/train/trained_row_router.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +46,9 @@ public:
             const auto* const p = how.of(bound, i, kinds[i]);
             if (kinds[i] == tensor_kind::low_rank_in) in = p;
             if (kinds[i] == tensor_kind::low_rank_out) out = p;
-            if (kinds[i] != tensor_kind::low_rank_out && kinds[i] != tensor_kind::pool) continue;
+            if (kinds[i] != tensor_kind::low_rank_out && kinds[i] != tensor_kind::pool &&
+                kinds[i] != tensor_kind::chosen_rows)
+                continue;
             mixed_.push_back({first + i, p, kinds[i] == tensor_kind::low_rank_out});
             experts = bound.tensors[i].shape[0];
         }

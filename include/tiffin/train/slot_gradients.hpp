@@ -20,7 +20,22 @@ const Number* row_of(const training_call<Number>& call, const parameter<Number>&
     return table.row(e, call.ids[t]);
 }
 
-// to[t] = sum over the choices (e, w) of w E_e[id of t], best first.
+// The row that choice e of token t is: of a table of chosen rows, or of an expert's by the token's id.
+template <class Number>
+const Number* chosen_row(const training_call<Number>& call, const parameter<Number>& rows, std::size_t e,
+                         std::size_t t) noexcept {
+    if (rows.kind == tensor_kind::chosen_rows) return rows.values() + e * rows.width();
+    return row_of(call, rows, e, t);
+}
+template <class Number>
+Number* chosen_gradient(const training_call<Number>& call, const parameter<Number>& rows, std::size_t e,
+                        std::size_t t) noexcept {
+    if (rows.kind == tensor_kind::chosen_rows) return rows.gradient + e * rows.width();
+    return rows.row_gradient(e, call.slots[t]);
+}
+
+// to[t] = sum over the choices (e, w) of w E_e[id of t], best first, or of w V[e]. A choice below 0 is none, as are those
+// behind it.
 template <class M, class Number>
 void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, const choice<Number>* chosen,
               std::size_t choices, Number* to) {
@@ -32,9 +47,9 @@ void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, 
                 auto total = M::all(Number(0));
                 for (std::size_t i = 0; i < choices; ++i) {
                     const choice<Number>& one = chosen[t * choices + i];
-                    total = total +
-                            M::all(one.weight) *
-                                M::load(row_of(call, pool, static_cast<std::size_t>(one.expert), t) + j, n);
+                    if (one.expert < 0) break;
+                    const Number* const row = chosen_row(call, pool, static_cast<std::size_t>(one.expert), t);
+                    total = total + M::all(one.weight) * M::load(row + j, n);
                 }
                 M::store(total, to + t * width + j, n);
             }
@@ -47,10 +62,10 @@ void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool
     const std::size_t width = pool.width();
     call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
         for (std::size_t t = first; t < last; ++t)
-            for (std::size_t i = 0; i < choices; ++i) {
+            for (std::size_t i = 0; i < choices && chosen[t * choices + i].expert >= 0; ++i) {
                 const auto e = static_cast<std::size_t>(chosen[t * choices + i].expert);
                 Number& to = d_weights[t * choices + i];
-                to = to + dot<M>(d + t * width, row_of(call, pool, e, t), width);
+                to = to + dot<M>(d + t * width, chosen_row(call, pool, e, t), width);
             }
     });
     if (pool.gradient == nullptr) return;
@@ -58,10 +73,12 @@ void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool
         for (std::size_t t = 0; t < call.tokens; ++t)
             for (std::size_t i = 0; i < choices; ++i) {
                 const choice<Number>& one = chosen[t * choices + i];
-                Number* const to = pool.row_gradient(static_cast<std::size_t>(one.expert), call.slots[t]);
+                if (one.expert < 0) break;
+                Number* const to = chosen_gradient(call, pool, static_cast<std::size_t>(one.expert), t);
                 for (std::size_t j = first; j < last; ++j) to[j] = to[j] + one.weight * d[t * width + j];
             }
     });
+    if (!has_rows_of_ids(pool.kind)) return;
     for (std::size_t t = 0; t < call.tokens; ++t)
         for (std::size_t i = 0; i < choices; ++i)
             pool.read[static_cast<std::size_t>(chosen[t * choices + i].expert) * pool.slots + call.slots[t]] =

@@ -22,11 +22,13 @@ namespace train_detail {
 template <class Number>
 struct routed_tokens {
     choice<Number>* chosen = nullptr;  // (tokens, choices)
-    Number* logits = nullptr;          // (tokens, experts)
-    std::uint32_t* begin = nullptr;    // (experts + 1): of the pairs of an expert
-    std::uint32_t* tokens = nullptr;   // (tokens choices), by expert, ascending
-    std::uint32_t* pairs = nullptr;    // likewise
-    Number* weights = nullptr;         // likewise
+    Number* logits = nullptr;  // (tokens, experts); of a router of rows the scores (groups, tokens, keys)
+    std::uint32_t* begin = nullptr;   // (experts + 1): of the pairs of an expert
+    std::uint32_t* tokens = nullptr;  // (tokens choices), by expert, ascending
+    std::uint32_t* pairs = nullptr;   // likewise
+    Number* weights = nullptr;        // likewise; of rows before they are gated, (tokens, choices)
+    Number* queries = nullptr;        // of a router of rows, (tokens, groups half)
+    Number* products = nullptr;       // likewise, (tokens, choices): of the rows' keys
 };
 
 template <class Number>

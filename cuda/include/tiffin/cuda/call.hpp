@@ -64,25 +64,40 @@ inline bool is_few(const token_range& tokens) noexcept {
     return tokens.span == nullptr && tokens.most <= few_tokens;
 }
 
-// The rows of a table, a pool or a map, and which of them is each row of the call.
+// The rows of a table, a pool or a map, and which of them is each token's, or each choice's of each token.
 struct row_source {
     const std::byte* data = nullptr;
     const std::int32_t* index = nullptr;
     std::size_t count = 0;
     std::size_t stride = 0;  // bytes
-    std::size_t first = 0;   // tokens of the call before index[0]
+    std::size_t first = 0;   // tokens of the call before these
     bool gathered = false;
 
-    // Row 0 for an id outside the table, which is noted.
+    // Of token i; index[0] is the first of these tokens'.
     __device__ const std::byte* row(std::size_t i, const refused_ids& refused) const {
-        std::int32_t id = index[i];
+        return at(first + i, index[i], refused);
+    }
+    // Of one of token i's choices; index[0] is the first of the whole call's.
+    __device__ const std::byte* row_of_choice(std::size_t i, std::size_t choices, std::size_t which,
+                                              const refused_ids& refused) const {
+        const std::size_t position = (first + i) * choices + which;
+        return at(position, index[position], refused);
+    }
+
+private:
+    // Row 0 for an id outside the table, which is noted.
+    __device__ const std::byte* at(std::size_t position, std::int32_t id, const refused_ids& refused) const {
         if (id < 0 || static_cast<std::size_t>(id) >= count) {
-            refused.note(gathered, first + i, id);
+            refused.note(gathered, position, id);
             id = 0;
         }
         return data + static_cast<std::size_t>(id) * stride;
     }
 };
+// The rows of choices that came with a call, of which `first` tokens came before these.
+inline row_source rows_of_choices(const gathered_rows& from, std::size_t first) {
+    return {from.data, from.index.data(), from.count, from.stride, first, true};
+}
 
 // Where an engine writes: row i (+)= its value, as f32 where values are not complete yet, else in the
 // layer's format.

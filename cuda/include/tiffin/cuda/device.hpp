@@ -6,6 +6,7 @@
 #include <tiffin/cuda/mixture.hpp>
 #include <tiffin/cuda/product.hpp>
 #include <tiffin/cuda/router.hpp>
+#include <tiffin/cuda/row_router.hpp>
 #include <tiffin/cuda/uploads.hpp>
 #include <tiffin/cuda/values.hpp>
 #include <tiffin/engine/rows.hpp>
@@ -120,6 +121,13 @@ struct device {
     __device__ static const storage* row(const View& view, const token& at, std::size_t table) {
         return reinterpret_cast<const storage*>(view.rows[table].row(at.row, view.call.refused));
     }
+    // The row of choice i of those that a token chose, where they came with the call.
+    template <class View>
+    __device__ static const storage* gathered_row(const View& view, const token& at,
+                                                  const engine_detail::slot& s, std::size_t i) {
+        return reinterpret_cast<const storage*>(
+            view.rows[s.table].row_of_choice(at.row, s.choices, i, view.call.refused));
+    }
 
     // Rows of activations that a source writes and the next one reads.
     class buffer {
@@ -194,7 +202,7 @@ struct device {
     static void scale_rows(const call& of, const View& view) {
         visit_nodes(view.source, [&]<std::size_t First>(const auto& node) {
             using node_type = std::remove_cvref_t<decltype(node)>;
-            if constexpr (row_normed_source<node_type>)
+            if constexpr (row_scaled_source<node_type>)
                 for_rows(*of.out, of.tokens.most, scale_body<Format, First, node_type, View>{node, view});
         });
     }

@@ -22,8 +22,13 @@ public:
         rows.data = reinterpret_cast<const std::byte*>(up.numbers<Format>(t));
         rows.count = vocab;
         rows.stride = width * sizeof(typename Format::storage);
-        tables_.push_back({rows, t.gathered, number});
+        tables_.push_back({rows, t.gathered, number, false});
         return Format::type;
+    }
+    const void* keep_rows(std::size_t number, const tensor_view& t, dtype& type, uploads& up) {
+        type = Format::type;
+        if (t.gathered != 0) tables_.push_back({{}, t.gathered, number, true});
+        return up.numbers<Format>(t);
     }
     static const float* keep_vector(const tensor_view& t, std::size_t /*width*/, uploads& up) {
         return up.numbers<f32>(t);
@@ -37,9 +42,8 @@ public:
             rows.first = call.first;
             rows.index = call.token_ids;
             if (table.gathered == 0) continue;
-            const gathered_rows& from = call.gathered[table.gathered - 1];
-            static_cast<row_source&>(rows) = {
-                from.data, from.index.data() + call.first, from.count, from.stride, call.first, true};
+            static_cast<row_source&>(rows) = rows_of_choices(call.gathered[table.gathered - 1], call.first);
+            if (!table.by_choice) rows.index += call.first;
         }
     }
 
@@ -48,6 +52,7 @@ private:
         row_source rows;
         std::size_t gathered;
         std::size_t number;
+        bool by_choice;  // rows that a router of rows chose: gathered ones alone
     };
     std::vector<held_table> tables_;
 };

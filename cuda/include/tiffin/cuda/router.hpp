@@ -25,7 +25,8 @@ struct logits_body {
     const float* weight;  // (experts, inputs)
     std::size_t experts;
     std::size_t inputs;
-    float* logits;  // (tokens, experts)
+    float* logits;       // (tokens, experts)
+    std::size_t stride;  // from one token's to the next's
 
     [[nodiscard]] TIFFIN_HD std::size_t groups() const { return (tokens + Tokens - 1) / Tokens; }
     [[nodiscard]] std::size_t items() const { return groups() * ((experts + together - 1) / together); }
@@ -47,7 +48,7 @@ struct logits_body {
         for (std::size_t t = 0; t < Tokens; ++t)
             for (std::size_t i = 0; i < together && e + i < experts; ++i) {
                 const float sum = g.sum(sums[t][i]);
-                if (g.rank() == t && first + t < tokens) logits[(first + t) * experts + e + i] = sum;
+                if (g.rank() == t && first + t < tokens) logits[(first + t) * stride + e + i] = sum;
             }
     }
 
@@ -158,7 +159,8 @@ private:
     }
     template <std::size_t Tokens>
     void multiply(const device_call<Format>& call, const activations<Format>& in, float* logits) const {
-        const logits_body<Format, Tokens> body{in, call.tokens.most, weight_, experts_, inputs_, logits};
+        const logits_body<Format, Tokens> body{in,      call.tokens.most, weight_, experts_,
+                                               inputs_, logits,           experts_};
         for_warps(*call.out, body.items(), body);
     }
 

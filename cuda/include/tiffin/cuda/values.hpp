@@ -17,6 +17,7 @@ template <codec Format, std::size_t N>
 struct device_numbers {
     using reg = pack<N>;
     using storage = typename Format::storage;
+    using row_storage = storage;
     struct bank_row {
         const storage* first;
         std::size_t step;  // from one rank number's to the next
@@ -182,7 +183,7 @@ struct few_body {
     }
 };
 
-// A block of threads per token: the scale of a norm over the row of its part.
+// A block of threads per token: the number that scales a node's row.
 template <codec Format, std::size_t First, class Node, class View>
 struct scale_body {
     Node node;
@@ -193,23 +194,17 @@ struct scale_body {
         constexpr std::size_t numbers = access<Format>;
         using place = engine_detail::place<device_numbers<Format, numbers>, View, pack_sums<numbers>>;
         const typename View::target::token token = View::target::token_at(view, t);
-        float squares = 0;
+        float sums = 0;
         for (std::size_t j = g.rank() * numbers; j < view.outputs; j += g.size() * numbers) {
             const place here{view, token, j, view.outputs - j, {nullptr}};
-            const pack<numbers> v = row_value_of<First>(here);
+            const auto factors = factors_of_row<First>(node, here);
             for (std::size_t i = 0; i < numbers && j + i < view.outputs; ++i)
-                squares += v.lane[i] * v.lane[i];
+                sums += factors.left.lane[i] * factors.right.lane[i];
         }
-        squares = g.sum(squares);
+        sums = g.sum(sums);
         if (g.rank() == 0)
             view.state_of(t)[view.slots[First].state] =
-                static_cast<float>(node.norm.scale(squares, static_cast<float>(view.outputs)));
-    }
-
-private:
-    template <std::size_t Slot, class Place>
-    __device__ auto row_value_of(const Place& here) const {
-        return tiffin::row_value<Slot>(node, here);
+                static_cast<float>(scale_of_row(node, sums, static_cast<float>(view.outputs)));
     }
 };
 

@@ -138,7 +138,7 @@ struct machine {
     static float apply(const Formula& formula, Numbers... in) {
         return static_cast<float>(formula(in...));
     }
-    static float add_square(float v, std::size_t, float sums) noexcept { return v * v + sums; }
+    static float add_product(float a, float b, std::size_t, float sums) noexcept { return a * b + sums; }
     static float sum(float v) noexcept { return v; }
     static void put(float value, const buffer& to, std::size_t token, std::size_t feature,
                     std::size_t) noexcept {

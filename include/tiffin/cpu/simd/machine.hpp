@@ -97,14 +97,14 @@ struct machine {
     static reg apply(const Formula& formula, const Registers&... in) {
         return simd_detail::apply<Arch>(formula, in...);
     }
-    // sums + v^2 in the first `count` lanes.
-    static reg add_square(reg v, std::size_t count, const reg& sums) noexcept {
-        if (count < lane_count) {
-            alignas(64) float part[lane_count] = {};
-            simd_detail::store<Arch>(v, part, count);
-            v = reg::load_aligned(part);
-        }
-        return multiply_add(v, v, sums);
+    // sums + a b in the first `count` lanes.
+    static reg add_product(reg a, const reg& b, std::size_t count, const reg& sums) noexcept {
+        if (count >= lane_count) return multiply_add(a, b, sums);
+        // Behind them may be anything, and 0 times that is not 0.
+        alignas(64) float part[lane_count] = {}, other[lane_count] = {};
+        simd_detail::store<Arch>(a, part, count);
+        simd_detail::store<Arch>(b, other, count);
+        return multiply_add(reg::load_aligned(part), reg::load_aligned(other), sums);
     }
     // The lanes added from the first to the last.
     static float sum(const reg& v) noexcept {

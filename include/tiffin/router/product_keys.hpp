@@ -1,0 +1,60 @@
+#pragma once
+
+#include <tiffin/router/row_choice.hpp>
+#include <tiffin/router/softmax.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+TIFFIN_BEGIN
+
+// Rows of a table of keys^2 rows by two small sets of keys: per head, q = W x + b in two halves, scores q_1 K_1^T and
+// q_2 K_2^T, the top_k best of each, the top_k best of their sums s_i + s_j, row i keys + j, weights softmax over
+// the chosen sums. Choices: head by head, best first; heads may choose the same row.
+// Shapes: x (T, input), `query.weight` (heads 2 half, input), `query.bias` (heads 2 half, optional), `keys.weight`
+//   (heads 2, keys, half): the first half's keys of head 0, then the second's, then those of head 1.
+// Numerics: scores in the backend's exact products, k ascending, sums and weights in double; what is found is the best
+//   of all keys^2 sums. Ties go to the lower row, NaN last. (Two sums that differ by less than double tells are a tie.)
+// Errors: top_k has no default: prepare() refuses 0 or more than keys with errc::option; an odd number of groups, a
+//   query of another width, a table whose rows are not keys^2: errc::shape.
+// Cost: 2 input heads 2 half + 4 heads keys half FLOPs per token, and the selection: 2 heads keys comparisons at
+//   least.
+// Source: product key memories (arXiv 1907.05242), memory layers at scale (arXiv 2412.09764), PEER (arXiv
+//   2407.04153); docs/layers.md#product-keys.
+struct product_keys {
+    static constexpr bool chooses_rows = true;
+    using tensors = tensor_list<query<"query.weight">, query_bias<"query.bias">, half_keys<"keys.weight">>;
+    std::size_t top_k = 0;
+
+    // The choices of one head. Shapes: scores (2, keys), scratch (3 top_k), weights, chosen (top_k). Precondition:
+    // 0 < top_k <= keys.
+    template <class Score, class S>
+    TIFFIN_HD void pick(const Score* scores, std::size_t keys, ranked<S>* scratch, S* weights,
+                        choice<Score>* chosen) const {
+        ranked<S>*const first = scratch, *const second = first + top_k, *const best = second + top_k;
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < keys; ++i)
+            rank_in({S(scores[i]), static_cast<std::int32_t>(i)}, top_k, count, first);
+        count = 0;
+        for (std::size_t i = 0; i < keys; ++i)
+            rank_in({S(scores[keys + i]), static_cast<std::int32_t>(i)}, top_k, count, second);
+        count = 0;
+        // Behind (a, b) come all pairs of none better: (a + 1)(b + 1) that are at least as good.
+        for (std::size_t a = 0; a < top_k; ++a)
+            for (std::size_t b = 0; (a + 1) * (b + 1) <= top_k; ++b)
+                rank_in({first[a].value + second[b].value,
+                         static_cast<std::int32_t>(static_cast<std::size_t>(first[a].number) * keys +
+                                                   static_cast<std::size_t>(second[b].number))},
+                        top_k, count, best);
+        for (std::size_t i = 0; i < top_k; ++i) weights[i] = best[i].value;
+        weigh(weights, top_k);
+        for (std::size_t i = 0; i < top_k; ++i) chosen[i] = {best[i].number, static_cast<Score>(weights[i])};
+    }
+    // From the sums of the chosen to their weights.
+    template <class S>
+    TIFFIN_HD static void weigh(S* sums, std::size_t n) {
+        detail::softmax(sums, n);
+    }
+};
+
+TIFFIN_END

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <tiffin/activation/sigmoid.hpp>
+#include <tiffin/grammar/tree.hpp>
+#include <tiffin/scalar.hpp>
+
+#include <cmath>
+#include <string_view>
+#include <tuple>
+
+TIFFIN_BEGIN
+
+// A source gated by how well two others agree on the token: z = gate(<l, r>) v, one number for the whole row.
+// Shapes: l, r, v, z (T, width). Left, Right: sources that do not multiply what the whole reads; a projection of it is
+//   wrapped in through. Gate(dot, width) is a template over the number.
+// Numerics: the products are added up first, in the backend's scalar and in no promised order.
+// Cost: 3 width FLOPs more than the parts'; Left and Right twice where they are formulas.
+// Source: Engram; docs/layers.md#engram.
+template <class Gate, class Left, class Right, class Value>
+struct dot_gated {
+    static_assert(source_policy<Left> && source_policy<Right> && source_policy<Value>,
+                  "tiffin: dot_gated<Gate, Left, Right, Value>: all but the first argument are sources");
+    static_assert(
+        !multiplies<Left> && !multiplies<Right>,
+        "tiffin: dot_gated<Gate, Left, Right, Value>: Left or Right multiplies what the whole reads, so that "
+        "its row is not known before the gate; write through<\"\", source_input, Left>");
+    using source_role = row_dot_role;
+    using tensors = tensor_list<row_scale>;
+    static constexpr std::string_view name = "";
+
+    Gate gate{};
+    Left left{};
+    Right right{};
+    Value value{};
+
+    TIFFIN_HD constexpr std::tuple<const Left&, const Right&, const Value&> parts() const noexcept {
+        return {left, right, value};
+    }
+    static constexpr double flops() noexcept { return 3; }
+
+    template <class S>
+    TIFFIN_HD S scale(const S& dot, const S& width) const {
+        return gate(dot, width);
+    }
+    template <class Place, class L, class R, class V>
+    TIFFIN_HD auto operator()(const Place& at, const L&, const R&, const V& v) const {
+        return at[row_scale{}] * v;
+    }
+};
+
+// Engram's gate: sigmoid of the signed root of g = dot / sqrt(width), sign(g) sqrt(max(|g|, least)); of g = 0, of 0.
+struct signed_root_gate {
+    float least = 1e-6f;
+
+    template <class S>
+    TIFFIN_HD S operator()(const S& dot, const S& width) const {
+        using std::sqrt;
+        const S zero(0), g = dot / sqrt(width);
+        const S size = select(g < zero, -g, g), floor = constant<S>(least);
+        const S root = sqrt(select(size < floor, floor, size));
+        return sigmoid{}(select(g < zero, -root, select(zero < g, root, zero)));
+    }
+};
+
+TIFFIN_END

@@ -1,0 +1,140 @@
+// The rows that the last ids of a sequence address, of all tables side by side: what a layer reads as one row.
+#pragma once
+
+#include <tiffin/table/background_reads.hpp>
+#include <tiffin/table/distinct_ids.hpp>
+#include <tiffin/table/row_store.hpp>
+#include <tiffin/view.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// One of the tables: rows [first, first + rows) of a store, which may hold several, as published files do.
+struct ngram_table {
+    row_store_ref store;
+    std::size_t first = 0;
+    std::size_t rows = 0;  // 0: all behind the first
+};
+
+// e[t] = [T_0[r_0t], T_1[r_1t], ...] for the rows r (tables, T) that ngram_addresses tells.
+// Numerics: rows widened to f32, which is exact.
+// Errors: errc::size, token_id; of gather(), those of the stores and of background_reads.
+// Threads: one call at a time, the stores are read on a thread of its own. Cost: the rows of a call in memory twice,
+//   equal ones of a table once; nothing is allocated in a call of no more tokens than ever before.
+// Source: Engram, LongCat; docs/tables.md#rows-by-the-last-ids.
+//
+//     auto memory = ngram_rows::of({{table_2a}, {table_2b}, {table_3a}, {table_3b}}).or_throw();
+//     memory.prefetch(rows).or_throw();                           // before the layers run; returns at once
+//     auto e = memory.gather(rows).or_throw();                    // waits if it must
+//     layer(x, {.per_layer_input = e}, y);
+class ngram_rows {
+public:
+    // The stores must outlive this.
+    static result<ngram_rows> of(std::vector<ngram_table> tables) {
+        if (tables.empty()) return failure(errc::size, "tables", "are none");
+        for (std::size_t i = 0; i < tables.size(); ++i) {
+            ngram_table& one = tables[i];
+            const std::size_t all = one.store.shape().rows;
+            if (one.rows == 0 && one.first < all) one.rows = all - one.first;
+            if (one.rows == 0 || one.first > all || one.rows > all - one.first)
+                return failure(errc::size, "tables[" + std::to_string(i) + "]", "are the rows ", one.first,
+                               " to ", one.first + one.rows, " of a store that has ", all);
+            if (all > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+                return failure(errc::size, "tables[" + std::to_string(i) + "]", "lies in a store of ", all,
+                               " rows; a row's number has 31 bits");
+        }
+        return ngram_rows(std::move(tables));
+    }
+
+    [[nodiscard]] std::size_t tables() const noexcept { return tables_.size(); }
+    [[nodiscard]] std::size_t width() const noexcept { return width_; }
+
+    // Begins to read the rows of a call, in place of those that were begun before.
+    status prefetch(std::span<const std::int32_t> rows) {
+        if (status s = check(rows); !s) return s;
+        begin(rows);
+        return {};
+    }
+    // (T, width), valid until the next call of either. A prefetch of other rows, or of a store whose version has
+    // changed since, is made anew.
+    result<matrix_view<const float>> gather(std::span<const std::int32_t> rows) {
+        if (status s = check(rows); !s) return s.failure();
+        if (!begun_ || !std::ranges::equal(rows, given_)) begin(rows);
+        begun_ = false;
+        const std::size_t tokens = rows.size() / tables();
+        joined_.resize(tokens * width_);
+        std::size_t column = 0;
+        for (std::size_t i = 0; i < tables(); ++i) {
+            const row_store_ref& store = tables_[i].store;
+            status read = reads_->wait(i);
+            if (std::exchange(calls_[i].version, store.version()) != store.version())
+                static_cast<void>(read = reads_->read(i, store, calls_[i].distinct.ids()));
+            if (!read) return read.failure();
+            const gathered_rows of_call = reads_->rows(i, calls_[i].distinct.index());
+            for (std::size_t t = 0; t < tokens; ++t)
+                decode_row({1, of_call.width, of_call.type}, of_call.row(t),
+                           joined_.data() + t * width_ + column);
+            column += of_call.width;
+        }
+        return matrix_view<const float>(joined_.data(), tokens, width_);
+    }
+
+private:
+    struct call {
+        std::uint64_t version = 0;
+        std::vector<std::int32_t> rows;  // in the store
+        distinct_ids distinct;
+    };
+
+    explicit ngram_rows(std::vector<ngram_table> tables)
+        : tables_(std::move(tables)),
+          calls_(tables_.size()),
+          reads_(std::make_unique<background_reads>(tables_.size())) {
+        for (const ngram_table& one : tables_) width_ += one.store.shape().width;
+    }
+    [[nodiscard]] status check(std::span<const std::int32_t> rows) const {
+        if (status s = reads_->usable(); !s) return s;
+        if (rows.size() % tables() != 0)
+            return failure(errc::size, "rows", "are ", rows.size(), " of ", tables(), " tables");
+        const std::size_t tokens = rows.size() / tables();
+        for (std::size_t i = 0; i < rows.size(); ++i)
+            if (rows[i] < 0 || static_cast<std::size_t>(rows[i]) >= tables_[i / tokens].rows)
+                return failure(errc::token_id, "rows", "rows[", i, "] = ", rows[i], " lies outside the ",
+                               tables_[i / tokens].rows, " rows of table ", i / tokens);
+        return {};
+    }
+    void begin(std::span<const std::int32_t> rows) {
+        const std::size_t tokens = rows.size() / tables();
+        given_.assign(rows.begin(), rows.end());
+        for (std::size_t i = 0; i < tables(); ++i) {
+            static_cast<void>(reads_->wait(i));
+            call& c = calls_[i];
+            c.rows.clear();
+            for (const std::int32_t row : rows.subspan(i * tokens, tokens))
+                c.rows.push_back(row + static_cast<std::int32_t>(tables_[i].first));
+            c.distinct.assign(c.rows);
+            c.version = tables_[i].store.version();
+            reads_->start(i, tables_[i].store, c.distinct.ids());
+        }
+        begun_ = true;
+    }
+
+    std::vector<ngram_table> tables_;
+    std::vector<call> calls_;
+    std::vector<std::int32_t> given_;
+    std::vector<float> joined_;
+    std::size_t width_ = 0;
+    bool begun_ = false;
+    std::unique_ptr<background_reads> reads_;  // last: it reads what is above
+};
+
+TIFFIN_END
