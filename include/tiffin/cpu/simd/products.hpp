@@ -201,6 +201,17 @@ private:
         const auto block = [&](std::size_t i) {
             return weights_.block(panel + place(i).first, place(i).second * depth_block);
         };
+        // The inputs of the next depth, or of the tokens that come next, of which each tile asks for its share: a tile
+        // reads as many streams as it has tokens, more than the hardware follows (Zen 4, SwiGLU 2048x8192, 512 tokens,
+        // one thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Inlined, as g++ 12 leaves out functions
+        // that do nothing else.
+        const std::size_t shares = panels * tile_count, row_lines = count * kernels.rows.row_bytes / 64;
+        const auto ask_for_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {
+            const std::size_t next = n + 1 < depths ? (n + 1) * tokens + first : (first + count) % tokens;
+            const std::byte* const from = rows + next * kernels.rows.row_bytes;
+            for (std::size_t l = row_lines * share / shares; l < row_lines * (share + 1) / shares; ++l)
+                __builtin_prefetch(from + l * 64, 0, 2);
+        };
         for (std::size_t i = 0; i < panels * depths; ++i) {
             const auto [p, n] = place(i);
             const std::size_t depth = weights_.depth(n * depth_block);
@@ -220,6 +231,7 @@ private:
                 const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
                 const std::size_t skip = j * (depth / ask_every) * lines * 64;
                 const bool fetch = soon != nullptr && skip + 64 <= bytes;
+                if (!by_panel) ask_for_rows(n, p * tile_count + j);
                 tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.rows.row_bytes, depth,
                                            w, 0, acc + (p * count + done) * packed::panel_numbers, n == 0,
                                            fetch ? ahead{soon + skip, lines} : ahead{});
