@@ -90,6 +90,12 @@ struct rank_counts {
     }
 };
 
+// Tells each rank how many records it will get, and hears how many each sends. Collective.
+inline status exchange_counts(MPI_Comm comm, const rank_counts& sent, rank_counts& received) {
+    return of_mpi(MPI_Alltoall(sent.count.data(), 1, MPI_INT, received.count.data(), 1, MPI_INT, comm),
+                  "MPI_Alltoall");
+}
+
 // Sends records of `bytes` bytes to all ranks and receives theirs. MPI counts records, so that an int is
 // enough for more than 2 GiB. Collective. Precondition: an int holds `bytes`.
 inline status send_records(MPI_Comm comm, std::size_t bytes, const std::byte* from, const rank_counts& sent,

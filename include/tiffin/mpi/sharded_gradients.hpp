@@ -94,11 +94,7 @@ public:
             std::memcpy(to, &head, sizeof head);
             std::memcpy(to + sizeof head, row, sizes_.width * sizeof(float));
         });
-        if (status s = detail::of_mpi(
-                MPI_Alltoall(sent.count.data(), 1, MPI_INT, received.count.data(), 1, MPI_INT, own_.get()),
-                "MPI_Alltoall");
-            !s)
-            return s;
+        if (status s = detail::exchange_counts(own_.get(), sent, received); !s) return s;
         const std::size_t count = received.add_up();
         received_.resize(count * record);
         if (status s =

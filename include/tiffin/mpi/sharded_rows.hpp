@@ -59,8 +59,7 @@ public:
     //   errc::dtype where formats differ.
     static result<sharded_rows> of(MPI_Comm comm, row_store_ref own, const shard_grid& grid,
                                    std::size_t rows) {
-        int rank = 0;
-        int ranks = 0;
+        int rank = 0, ranks = 0;
         MPI_Comm_rank(comm, &rank);
         MPI_Comm_size(comm, &ranks);
         std::unique_ptr<shared_state> made;
@@ -177,11 +176,7 @@ private:
         if (own.ok()) own = detail::attempt("memory", [&] { return list(q, record, wants, asked, got); });
         if (!own.ok()) sent.clear();
         sent.add_up();
-        if (status s = detail::of_mpi(
-                MPI_Alltoall(sent.count.data(), 1, MPI_INT, received.count.data(), 1, MPI_INT, comm),
-                "MPI_Alltoall");
-            !s)
-            return s;
+        if (status s = detail::exchange_counts(comm, sent, received); !s) return s;
         const std::size_t questions = received.add_up();
         aligned_buffer rows, out;
         distinct_ids different;
