@@ -1,8 +1,9 @@
 # Compiles a case of tests/compile/fail twice: with TIFFIN_EXPECT_PASS it has to compile, which proves that
 # nothing but the fault claimed stands in its way; without, it has to fail with the error it names.
 #
-#   cmake -DCASE=<file> -DCOMPILER=<c++> -DINCLUDES=<a;b> -DOPENMP=<flags> -P expect_failure.cmake
+#   cmake -DCASE=<file> -DCOMPILER=<c++> -DINCLUDES=<a;b> -DOPENMP=<flags> -DPRECOMPILED=<header> -P expect_failure.cmake
 #
+# PRECOMPILED is read before cases that have neither flags nor macros of their own.
 # A case begins with lines of comment:
 #   // expect: <regular expression, found within one line of the compiler's errors>
 #   // flags: <for both>        // fault flags: <...>        // mend flags: <...>
@@ -23,6 +24,9 @@ function(compile flags out_result out_output)
   string(REPLACE "openmp" "${OPENMP}" flags "${flags}")
   separate_arguments(flags UNIX_COMMAND "${flags}")
   set(include_flags "")
+  if(NOT text MATCHES "flags:|#define")
+    list(APPEND include_flags -include ${PRECOMPILED})
+  endif()
   foreach(folder IN LISTS INCLUDES)
     list(APPEND include_flags "-I${folder}")
   endforeach()
