@@ -12,6 +12,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # own std::string as copying onto itself (105651).
   target_compile_options(tiffin_own_baseline INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized -Wno-restrict)
 endif()
+# g++ looks for memory to free from 128 MB on; with 1 GB the tests' files take a tenth less time.
+target_compile_options(tiffin_own_baseline INTERFACE
+                       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1048576>)
 add_library(tiffin_own INTERFACE)
 target_link_libraries(tiffin_own INTERFACE tiffin_own_baseline)
 if(TIFFIN_NATIVE)
