@@ -21,7 +21,7 @@
 
 using namespace tiffin;
 using tiffin_test::check;
-using tiffin_test::compose;
+using tiffin_test::compose_on_both;
 using tiffin_test::order;
 
 // Not without a name: nvcc warns of what is declared in such a namespace and used on the device alone.
@@ -145,41 +145,43 @@ using namespace own;
 
 TEST_CASE("conformance: an activation and a fusion written for a float") {
     static_assert(activation_policy<float_activation> && fusion_policy<float_fusion>);
-    check(compose<ffn<gate<bounded_activation>, sum<dense, token_embedding>, bounded_fusion>>("for a float"));
+    check(compose_on_both<ffn<gate<bounded_activation>, sum<dense, token_embedding>, bounded_fusion>>(
+        "for a float"));
 }
 #if !defined(TIFFIN_TEST_SMALL)
 TEST_CASE("conformance: a source with a table and a vector, an activation and a fusion of one's own") {
     ffn<gate<soft_square>, sum<scaled_embedding, dense>, mixed_product> block;
     block.hidden.gate.phi.slope = 0.75f;
     block.hidden.fusion.mix = -0.375f;
-    check(compose("custom policies", block));
+    check(compose_on_both("custom policies", block));
 }
 #endif
 TEST_CASE("conformance: a source of all three kinds of tensor, in the gate and in the output") {
     using out = project<no_norm, sum<modulated_dense, named<scaled_embedding, "out_embed">>>;
-    check(compose<ffn<gate<silu, modulated_dense>, none, multiply, out>>("all kinds in one source"));
+    check(compose_on_both<ffn<gate<silu, modulated_dense>, none, multiply, out>>("all kinds in one source"));
 }
 TEST_CASE("conformance: a role is claimed by its tag, not by names of members") {
-    check(compose<ffn<gate<silu>, node_with_scope, multiply>>("members called like roles"));
-    check(compose<ffn<gate<silu>, norm_of_a_row, multiply>>("a norm of one's own"));
+    check(compose_on_both<ffn<gate<silu>, node_with_scope, multiply>>("members called like roles"));
+    check(compose_on_both<ffn<gate<silu>, norm_of_a_row, multiply>>("a norm of one's own"));
 }
 TEST_CASE("conformance: a norm written for plain numbers") {
-    check(compose<ffn<gate<silu>, token_embedding, multiply, project<one_number_norm>>>("one_number_norm"));
+    check(compose_on_both<ffn<gate<silu>, token_embedding, multiply, project<one_number_norm>>>(
+        "one_number_norm"));
 }
 
 #if !defined(TIFFIN_TEST_GRADIENTS)
 // The kernel at other register widths: what an older machine runs.
 TEST_CASE("conformance: narrower registers") {
     using block = ffn<gate<silu>, sum<dense, token_embedding>, multiply, project<rms>>;
-    tiffin_test::composition what = compose<block>("narrower registers");
+    tiffin_test::composition what = tiffin_test::compose_readable<block>("narrower registers");
     what.contenders.clear();
 #    if XSIMD_WITH_SSE2
-    what.contenders.push_back(tiffin_test::make_contender<order::as_written>(
-        "sse2", block{}, simd<f32, f32, paired, xsimd::sse2>{}));
+    what.contenders.push_back(tiffin_test::make_contender("sse2", order::as_written, block{},
+                                                          simd<f32, f32, paired, xsimd::sse2>{}));
 #    endif
 #    if XSIMD_WITH_AVX2 && !defined(TIFFIN_TEST_SMALL)
-    what.contenders.push_back(tiffin_test::make_contender<order::as_written>(
-        "avx2", block{}, simd<f32, f32, paired, xsimd::avx2>{}));
+    what.contenders.push_back(tiffin_test::make_contender("avx2", order::as_written, block{},
+                                                          simd<f32, f32, paired, xsimd::avx2>{}));
 #    endif
     if (what.contenders.empty())
         MESSAGE("not tested: this machine has no narrower registers");

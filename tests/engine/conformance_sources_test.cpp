@@ -75,7 +75,7 @@ void check(const char* name) {
 #if !defined(TIFFIN_TEST_GRADIENTS)
     if constexpr (Case::on_simd)
         what.contenders.push_back(
-            tiffin_test::make_contender<tiffin_test::order::as_written>("simd", Block{}, simd{}));
+            tiffin_test::make_contender("simd", tiffin_test::order::as_written, Block{}, simd{}));
 #endif
     tiffin_test::check_conformance(what);
 }

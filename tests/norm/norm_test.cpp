@@ -16,7 +16,6 @@
 #include <vector>
 
 using tiffin_test::bounded;
-using tiffin_test::order;
 
 namespace {
 
@@ -86,7 +85,7 @@ void check_row(const typename Case::norm& norm, double eps, const row& r) {
     const auto n = static_cast<long double>(r.x.size());
     const auto as_double = normalise<double>(norm, r);
     const auto as_float = normalise<float>(norm, r);
-    const auto bound = normalise<bounded<order::as_written>>(norm, r);
+    const auto bound = normalise<bounded>(norm, r);
     const auto squares_f = static_cast<float>(squares);
     const float scale = norm.scale(squares_f, static_cast<float>(r.x.size()));
     for (std::size_t i = 0; i < r.x.size(); ++i) {

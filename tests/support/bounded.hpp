@@ -1,6 +1,6 @@
 // A number that knows what f32 would have made of it: the tolerance of every comparison in the tests.
 //
-// reference<bounded<...>> evaluates a block's own formula and yields, for each output, the exact value
+// reference<bounded> evaluates a block's own formula and yields, for each output, the exact value
 // (in double) and an interval that holds every result a faithful f32 evaluation can have. So no test
 // chooses a tolerance: it follows from the formula, for any composition and policy.
 //
@@ -16,13 +16,13 @@
 //                88.37 on, as xsimd does (its limits maxlog, minlog are +-88.3762626647949).
 //   routers      Every operation rounds outwards (more_precise): they are computed in double.
 //   a < b        May hold, may fail, or both; select() then gives the hull of its two values.
-//   sums         Order::as_written: the additions of the formula, one after the other. This is what
+//   sums         order::as_written: the additions of the formula, one after the other. This is what
 //                `simd` promises for its products (k ascending, one accumulator per output), so the
 //                interval is only a few units wide there.
-//                Order::any: any tree of additions. With n terms t_i the computed sum differs from the
+//                order::any: any tree of additions. With n terms t_i the computed sum differs from the
 //                exact one by at most gamma_(n-1) sum |t_i|, gamma_n = n u / (1 - n u), u = 2^-24
 //                (Higham, section 4.2, inequality 4.4; 3.5 for inner products).
-//                Sums of three or more terms of which none is negative are always taken as Order::any:
+//                Sums of three or more terms of which none is negative are always taken as order::any:
 //                `simd` adds the squares of a norm lane by lane.
 #pragma once
 
@@ -35,10 +35,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace tiffin_test {
 
 enum class order { as_written, any };
+
+// How sums are ordered by what is held against a bound: read where the bound of a sum is asked for.
+inline order sums_are = order::as_written;
+class with_sums {
+public:
+    explicit with_sums(order how) : before_(std::exchange(sums_are, how)) {}
+    with_sums(const with_sums&) = delete;
+    with_sums& operator=(const with_sums&) = delete;
+    ~with_sums() { sums_are = before_; }
+
+private:
+    order before_;
+};
 
 // Whether an f32 evaluation gives NaN.
 enum class nan_result { never, possible, certain };
@@ -110,7 +124,6 @@ struct hull {
 inline thread_local bool route_is_uncertain = false;
 
 // Its operators are not inlined: hundreds of formulas use them, and none needs to be fast.
-template <order Order>
 class bounded {
 public:
     bounded() = default;
@@ -289,7 +302,7 @@ private:
     [[nodiscard]] bool is_infinite() const noexcept { return sum_low_ == sum_high_ && std::isinf(sum_low_); }
 
     [[nodiscard]] bool in_any_order() const noexcept {
-        return terms_ > 2 && (Order == order::any || none_negative_ || reordered_);
+        return terms_ > 2 && (sums_are == order::any || none_negative_ || reordered_);
     }
     // gamma_n instead of gamma_(n-1): the difference covers the rounding of these sums in double.
     [[nodiscard]] double any_order_error() const noexcept {
@@ -340,8 +353,7 @@ private:
 };
 
 // Whether a router picks a before b: by their exact values, NaN last. Notes where f32 may decide otherwise.
-template <order Order>
-bool exceeds(const bounded<Order>& a, const bounded<Order>& b) noexcept {
+inline bool exceeds(const bounded& a, const bounded& b) noexcept {
     const bool apart = a.low() > b.high() || a.high() < b.low();
     const bool same = a.low() == a.high() && b.low() == b.high() && a.low() == b.low();
     const bool numbers = a.nan() == nan_result::never && b.nan() == nan_result::never;
@@ -352,35 +364,32 @@ bool exceeds(const bounded<Order>& a, const bounded<Order>& b) noexcept {
 }
 
 // Backends choose in double from their f32 logits, and round the weights once.
-template <tiffin::learned_router Router, order Order>
-void choose(const Router& router, const bounded<Order>* logits, std::size_t experts,
-            const bounded<Order>* bias, bounded<Order>* scratch, tiffin::choice<bounded<Order>>* chosen) {
+template <tiffin::learned_router Router>
+void choose(const Router& router, const bounded* logits, std::size_t experts, const bounded* bias,
+            bounded* scratch, tiffin::choice<bounded>* chosen) {
     more_precise = true;
-    tiffin::choose<Router, bounded<Order>, bounded<Order>>(router, logits, experts, bias, scratch, chosen);
+    tiffin::choose<Router, bounded, bounded>(router, logits, experts, bias, scratch, chosen);
     more_precise = false;
 }
 
-template <tiffin::key_router Router, order Order>
-void choose_rows(const Router& router, const bounded<Order>* scores, std::size_t heads, std::size_t keys,
-                 tiffin::ranked<bounded<Order>>* scratch, bounded<Order>* weights,
-                 tiffin::choice<bounded<Order>>* chosen) {
+template <tiffin::key_router Router>
+void choose_rows(const Router& router, const bounded* scores, std::size_t heads, std::size_t keys,
+                 tiffin::ranked<bounded>* scratch, bounded* weights, tiffin::choice<bounded>* chosen) {
     more_precise = true;
-    tiffin::choose_rows<Router, bounded<Order>, bounded<Order>>(router, scores, heads, keys, scratch, weights,
-                                                                chosen);
+    tiffin::choose_rows<Router, bounded, bounded>(router, scores, heads, keys, scratch, weights, chosen);
     more_precise = false;
 }
-template <tiffin::gating_router Router, order Order>
-void gate_rows(const Router& router, const bounded<Order>* products, std::size_t n, bounded<Order>* scratch,
-               tiffin::choice<bounded<Order>>* chosen) {
+template <tiffin::gating_router Router>
+void gate_rows(const Router& router, const bounded* products, std::size_t n, bounded* scratch,
+               tiffin::choice<bounded>* chosen) {
     more_precise = true;
-    tiffin::gate_rows<Router, bounded<Order>, bounded<Order>>(router, products, n, scratch, chosen);
+    tiffin::gate_rows<Router, bounded, bounded>(router, products, n, scratch, chosen);
     more_precise = false;
 }
 
 // Backends add the products of a row's numbers lane by lane.
-template <order Order>
-bounded<Order> sum_in_any_order(const bounded<Order>* numbers, std::size_t n) {
-    bounded<Order> total(0);
+inline bounded sum_in_any_order(const bounded* numbers, std::size_t n) {
+    bounded total(0);
     for (std::size_t i = 0; i < n; ++i) total = total + numbers[i];
     return total.added_in_any_order();
 }

@@ -55,10 +55,10 @@ inline float given_of(std::int32_t token_id, std::size_t feature) noexcept {
 using oracle = std::function<void(const float* x, std::int32_t token_id, expectation* y)>;
 
 // A block evaluated for one token in numbers that know their error.
-template <order Order>
 struct evaluation {
-    using number = bounded<Order>;
+    using number = bounded;
 
+    order sums;
     std::size_t d_model;
     std::size_t given_width;
     std::size_t scratch;
@@ -71,6 +71,7 @@ struct evaluation {
         for (std::size_t i = 0; i < d_model; ++i) residual.emplace_back(residual_of(x[i]));
         for (std::size_t i = 0; i < given_width; ++i) beside.emplace_back(given_of(token_id, i));
         route_is_uncertain = false;
+        const with_sums ordered(sums);
         evaluate({token_id, residual.data(), beside.data()}, in.data(), out.data(), between.data());
         for (std::size_t i = 0; i < d_model; ++i) {
             y[i] = {out[i].value(), out[i].low(), out[i].high(), out[i].nan()};
@@ -80,18 +81,16 @@ struct evaluation {
     }
 };
 
-template <order Order, class Block>
-oracle make_oracle(const Block& block, const tiffin::weights& given) {
-    using number = bounded<Order>;
+template <class Block>
+oracle make_oracle(order sums, const Block& block, const tiffin::weights& given) {
+    using number = bounded;
     tiffin::binding bound = tiffin::bind_weights(block, given).or_throw();
     const std::size_t d_model = bound.needs.d_model, given_width = bound.needs.given_width;
     const auto engine = std::make_shared<const typename tiffin::reference<number>::template engine<Block>>(
         block, std::move(bound));
-    return evaluation<Order>{
-        d_model, given_width, engine->scratch(),
-        [engine](const tiffin::token_arguments<number>& token, const number* x, number* y, number* scratch) {
-            engine->evaluate_token(token, x, y, scratch);
-        }};
+    return evaluation{sums, d_model, given_width, engine->scratch(),
+                      [engine](const tiffin::token_arguments<number>& token, const number* x, number* y,
+                               number* scratch) { engine->evaluate_token(token, x, y, scratch); }};
 }
 
 // One way of computing a composition, and how its sums are ordered.
@@ -108,13 +107,13 @@ struct composition {
     std::function<tiffin::any_layer(const tiffin::weights&)> reference;  // empty: not tested
 };
 
-template <order Order, class Block, class Backend>
-contender make_contender(std::string name, const Block& block, const Backend& backend) {
+template <class Block, class Backend>
+contender make_contender(std::string name, order sums, const Block& block, const Backend& backend) {
     return {std::move(name),
             [=](const tiffin::weights& given) {
                 return tiffin::any_layer(tiffin::prepare(block, given, backend, {.tokens = 0}));
             },
-            [=](const tiffin::weights& given) { return make_oracle<Order>(block, given); }};
+            [=](const tiffin::weights& given) { return make_oracle(sums, block, given); }};
 }
 
 #if defined(TIFFIN_TEST_CUDA)
@@ -122,7 +121,7 @@ template <class Block>
 composition compose(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
-            {make_contender<order::any>("cuda", block, tiffin::cuda_from_host<>{})},
+            {make_contender("cuda", order::any, block, tiffin::cuda_from_host<>{})},
             {}};
 }
 template <class Block>
@@ -139,22 +138,18 @@ template <class Block>
 composition compose_on_both(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
-            {make_contender<order::as_written>("simd", block, tiffin::simd{}),
-             make_contender<order::any>("eigen", block, tiffin::eigen{})},
+            {make_contender("simd", order::as_written, block, tiffin::simd{}),
+             make_contender("eigen", order::any, block, tiffin::eigen{})},
             {}};
 }
 
-// In the small form `simd` alone, whose kernels are the library's own.
+// `simd` alone, whose kernels are the library's own: both share the engine that walks a block.
 template <class Block>
 composition compose(std::string name, const Block& block = {}) {
-#    if defined(TIFFIN_TEST_SMALL)
     return {std::move(name),
             tensors_wanted(block),
-            {make_contender<order::as_written>("simd", block, tiffin::simd{})},
+            {make_contender("simd", order::as_written, block, tiffin::simd{})},
             {}};
-#    else
-    return compose_on_both(std::move(name), block);
-#    endif
 }
 
 // `eigen` alone: quicker to compile where the composition is what is tested.
@@ -162,17 +157,17 @@ template <class Block>
 composition compose_readable(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
-            {make_contender<order::any>("eigen", block, tiffin::eigen{})},
+            {make_contender("eigen", order::any, block, tiffin::eigen{})},
             {}};
 }
 #endif
 
-// Every backend, also in the small form, and the `reference` backend as a layer: one composition of a kind is
+// Every backend, and the `reference` backend as a layer: one composition of a kind is
 // enough for that.
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
     composition what = compose_on_both(std::move(name), block);
-    what.reference = make_contender<order::as_written>("reference", block, tiffin::reference{}).prepare;
+    what.reference = make_contender("reference", order::as_written, block, tiffin::reference{}).prepare;
     return what;
 }
 

@@ -34,14 +34,12 @@ template <class Number>
 using learner = std::function<tiffin::trainable_layer<Number>(const tiffin::weights&,
                                                               const tiffin::training_options<Number>&)>;
 
-using bounded_number = bounded<order::any>;
-
 struct composition {
     std::string name;
     wanted_tensors tensors;
     std::function<double_oracle(const tiffin::weights&)> evaluate;
     learner<double> exact;
-    learner<bounded_number> bound;
+    learner<bounded> bound;
     learner<float> simd;
 };
 
@@ -71,9 +69,14 @@ composition compose_readable(std::string name, const Block& block = {}) {
 }
 template <class Block>
 composition compose(std::string name, const Block& block = {}) {
+    return compose_readable(std::move(name), block);
+}
+// Also on `simd`, against numbers that know their error: one composition of a kind is enough for that.
+template <class Block>
+composition compose_on_both(std::string name, const Block& block = {}) {
     composition what = compose_readable(std::move(name), block);
-    what.bound = [=](const tiffin::weights& given, const tiffin::training_options<bounded_number>& options) {
-        return tiffin::prepare_training(block, given, tiffin::reference<bounded_number>{}, options);
+    what.bound = [=](const tiffin::weights& given, const tiffin::training_options<bounded>& options) {
+        return tiffin::prepare_training(block, given, tiffin::reference<bounded>{}, options);
     };
     what.simd = [=](const tiffin::weights& given, const tiffin::training_options<float>& options) {
         return tiffin::prepare_training(block, given, tiffin::simd<>{}, options);
@@ -82,11 +85,7 @@ composition compose(std::string name, const Block& block = {}) {
 }
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
-    return compose(std::move(name), block);
-}
-template <class Block>
-composition compose_on_both(std::string name, const Block& block = {}) {
-    return compose(std::move(name), block);
+    return compose_on_both(std::move(name), block);
 }
 
 // A step of a layer: what it reads and writes, in a number of one's own.
@@ -264,9 +263,10 @@ inline void check_differences(const composition& what, const gradient_case& c) {
 
 // False where rounding may lead a token elsewhere with these tensors: nothing is checked then.
 inline bool check_backends_with(const composition& what, const gradient_case& c, std::uint32_t seed) {
+    const with_sums ordered(order::any);
     const tensor_set tensors(what.tensors, {c.sizes, {}, {}, c.biases, seed});
     auto bound = what.bound(tensors.given(), {.tokens = c.tokens, .workers = 1});
-    training_step<bounded_number> wanted(c.tokens, c.sizes.d_model, bound.needs(), c.sizes.vocab);
+    training_step<bounded> wanted(c.tokens, c.sizes.d_model, bound.needs(), c.sizes.vocab);
     more_precise = true;
     route_is_uncertain = false;
     wanted.run(bound);
@@ -285,7 +285,7 @@ inline bool check_backends_with(const composition& what, const gradient_case& c,
         std::vector<float> all;
         std::size_t outside = 0;
         std::string worst;
-        const auto compare = [&](std::string_view name, std::size_t at, float g, const bounded_number& b) {
+        const auto compare = [&](std::string_view name, std::size_t at, float g, const bounded& b) {
             all.push_back(g);
             if (b.accepts(g)) return;
             if (outside++ == 0)
@@ -302,9 +302,8 @@ inline bool check_backends_with(const composition& what, const gradient_case& c,
         const auto ours = layer.gradients();
         REQUIRE(ours.size() == theirs.size());
         for (std::size_t n = 0; n < ours.size(); ++n) {
-            std::vector<bounded_number> exact;
-            each_gradient<bounded_number>(bound, theirs[n],
-                                          [&](std::size_t, bounded_number g) { exact.push_back(g); });
+            std::vector<bounded> exact;
+            each_gradient<bounded>(bound, theirs[n], [&](std::size_t, bounded g) { exact.push_back(g); });
             std::size_t i = 0;
             each_gradient<float>(layer, ours[n],
                                  [&](std::size_t at, float g) { compare(ours[n].name, at, g, exact[i++]); });
