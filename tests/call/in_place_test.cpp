@@ -89,11 +89,15 @@ void check_all() {
     check<Block>(eigen{}, dtype::f32, dtype::f32);
     check<Block>(eigen{}, dtype::bf16, dtype::f16);
     check<Block>(reference{}, dtype::f32, dtype::f16, false);
+}
 #if !defined(TIFFIN_TEST_SMALL)
+// Weights and activations of two bytes: what is kept depends on the formats, whichever the block.
+template <class Block>
+void check_formats() {
     check<Block>(simd<bf16, bf16>{}, dtype::bf16, dtype::bf16);
     check<Block>(simd<f16, bf16>{}, dtype::f32, dtype::f32);
-#endif
 }
+#endif
 
 // Aligned like what f32 numbers need, no more: read in place; at an odd address: copied.
 template <class Backend>
@@ -139,6 +143,12 @@ TEST_CASE_TEMPLATE("in place: memories", Block, MEMORIES) {
 TEST_CASE_TEMPLATE("in place: modulators", Block, MODULATORS) {
     check_all<Block>();
 }
+#if !defined(TIFFIN_TEST_SMALL)
+TEST_CASE_TEMPLATE("in place: formats of two bytes", Block, swiglu, stem_hybrid, structmoe_down,
+                   mixture<all_four, stem>, two_neurons, meki_training, tiffin_test::mort_of_three<mlp>) {
+    check_formats<Block>();
+}
+#endif
 TEST_CASE("in place: formats chosen at run time") {
     const simd<any_format, any_format> backend{{dtype::f16}, {dtype::bf16}};
     check<stem_hybrid>(backend, dtype::f16, dtype::bf16);

@@ -85,7 +85,7 @@ void check(const char* name) {
 TEST_CASE_TEMPLATE("sources are interchangeable", Case, dense_case, table_case, sum_case, bank_case,
                    pool_case, normed_case, through_case, given_case, modulator_case, pool_modulator_case) {
     using source = typename Case::source;
-#if defined(TIFFIN_TEST_SMALL)
+#if defined(TIFFIN_TEST_SMALL) || defined(TIFFIN_TEST_GRADIENTS)
     // Each place has two sources and each source one place, but for two that `simd` computes.
     if constexpr (one_of<Case, dense_case, bank_case, given_case>) check<gate_of<source>, Case>("as gate");
     if constexpr (one_of<Case, table_case, bank_case>) check<up_of<source>, Case>("as up");
