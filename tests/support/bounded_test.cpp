@@ -113,6 +113,14 @@ struct terms {
     }
 };
 
+// The orders, as cases of a test.
+struct as_written : with_sums {
+    as_written() : with_sums(order::as_written) {}
+};
+struct any_order : with_sums {
+    any_order() : with_sums(order::any) {}
+};
+
 constexpr float inf = std::numeric_limits<float>::infinity();
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
@@ -167,16 +175,10 @@ TEST_CASE("bounded: sums without negative terms may be taken in any order") {
     CHECK(seen.holds == seen.total);
 }
 
-TEST_CASE("bounded: overflow, underflow, infinities and NaN are told apart, in both orders") {
+TEST_CASE_TEMPLATE("bounded: overflow, underflow, infinities and NaN are told apart", Sums, as_written,
+                   any_order) {
     using B = bounded;
-    order sums{};
-    SUBCASE("as written") {
-        sums = order::as_written;
-    }
-    SUBCASE("any") {
-        sums = order::any;
-    }
-    const with_sums ordered(sums);
+    const Sums ordered;
     const auto only = [](const B& b, float v) {
         return b.accepts(v) && !b.accepts(nan_value) && !b.accepts(v > 0 ? -inf : inf);
     };
@@ -221,16 +223,9 @@ TEST_CASE("bounded: comparisons that rounding may turn are ambiguous, others are
 }
 
 // Each mistake is made in f32 and held against the bound of the right formula.
-TEST_CASE("bounded: a wrong formula is outside the bound, in both orders") {
+TEST_CASE_TEMPLATE("bounded: a wrong formula is outside the bound", Sums, as_written, any_order) {
     using B = bounded;
-    order sums{};
-    SUBCASE("as written") {
-        sums = order::as_written;
-    }
-    SUBCASE("any") {
-        sums = order::any;
-    }
-    const with_sums ordered(sums);
+    const Sums ordered;
     constexpr std::size_t n = 32;
     int swapped = 0, no_bias = 0, lost_term = 0, no_eps = 0, right = 0;
     for (std::uint32_t seed = 0; seed < 100; ++seed) {

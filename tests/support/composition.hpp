@@ -56,17 +56,16 @@ using oracle = std::function<void(const float* x, std::int32_t token_id, expecta
 
 // A block evaluated for one token in numbers that know their error.
 struct evaluation {
-    using number = bounded;
-
     order sums;
     std::size_t d_model;
     std::size_t given_width;
     std::size_t scratch;
-    std::function<void(const tiffin::token_arguments<number>&, const number* x, number* y, number* scratch)>
+    std::function<void(const tiffin::token_arguments<bounded>&, const bounded* x, bounded* y,
+                       bounded* scratch)>
         evaluate;
 
     void operator()(const float* x, std::int32_t token_id, expectation* y) const {
-        std::vector<number> in, residual, beside, out(d_model), between(scratch);
+        std::vector<bounded> in, residual, beside, out(d_model), between(scratch);
         for (std::size_t i = 0; i < d_model; ++i) in.emplace_back(x[i]);
         for (std::size_t i = 0; i < d_model; ++i) residual.emplace_back(residual_of(x[i]));
         for (std::size_t i = 0; i < given_width; ++i) beside.emplace_back(given_of(token_id, i));
@@ -83,14 +82,13 @@ struct evaluation {
 
 template <class Block>
 oracle make_oracle(order sums, const Block& block, const tiffin::weights& given) {
-    using number = bounded;
     tiffin::binding bound = tiffin::bind_weights(block, given).or_throw();
     const std::size_t d_model = bound.needs.d_model, given_width = bound.needs.given_width;
-    const auto engine = std::make_shared<const typename tiffin::reference<number>::template engine<Block>>(
-        block, std::move(bound));
+    const auto engine =
+        std::make_shared<const tiffin::reference<bounded>::engine<Block>>(block, std::move(bound));
     return evaluation{sums, d_model, given_width, engine->scratch(),
-                      [engine](const tiffin::token_arguments<number>& token, const number* x, number* y,
-                               number* scratch) { engine->evaluate_token(token, x, y, scratch); }};
+                      [engine](const tiffin::token_arguments<bounded>& token, const bounded* x, bounded* y,
+                               bounded* scratch) { engine->evaluate_token(token, x, y, scratch); }};
 }
 
 // One way of computing a composition, and how its sums are ordered.
@@ -162,8 +160,7 @@ composition compose_readable(std::string name, const Block& block = {}) {
 }
 #endif
 
-// Every backend, and the `reference` backend as a layer: one composition of a kind is
-// enough for that.
+// Every backend, and the `reference` backend as a layer: one composition of a kind is enough for that.
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
     composition what = compose_on_both(std::move(name), block);

@@ -201,10 +201,10 @@ private:
         const auto block = [&](std::size_t i) {
             return weights_.block(panel + place(i).first, place(i).second * depth_block);
         };
-        // The inputs of the next depth, or of the tokens that come next, of which each tile asks for its share: a tile
-        // reads as many streams as it has tokens, more than the hardware follows (Zen 4, SwiGLU 2048x8192, 512 tokens,
-        // one thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Inlined, as g++ 12 leaves out functions
-        // that do nothing else.
+        // The inputs of the next depth, or of the tokens that come next, of which each tile asks for its share: a
+        // tile reads as many streams as it has tokens, more than the hardware follows (Zen 4, SwiGLU 2048x8192,
+        // 512 tokens, one thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Inlined, as
+        // g++ 12 leaves out functions that do nothing else.
         const std::size_t shares = panels * tile_count, row_lines = count * kernels.rows.row_bytes / 64;
         const auto ask_for_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {
             const std::size_t next = n + 1 < depths ? (n + 1) * tokens + first : (first + count) % tokens;
