@@ -47,7 +47,7 @@ public:
     static result<sharded_pool> of(const sharded_rows&& table, std::size_t experts) = delete;
     static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
         const table_shape& shape = table.shape();
-        const std::size_t columns = table.grid_.column_shards;
+        const std::size_t columns = table.ranks_.grid().column_shards;
         if (!std::has_single_bit(columns) || columns > experts)
             return failure(errc::option, "grid", "has ", columns, " column shards; of ", experts,
                            " experts it may have a power of two, and not more than experts");
@@ -56,8 +56,8 @@ public:
                            " in blocks of ", block_of(shape.type));
         const std::size_t d = shape.width / experts;
         for (std::size_t c = 0; c < columns; ++c) {
-            const shard_range own = table.grid_.experts_at(static_cast<int>(c), experts);
-            const std::size_t width = table.shared_->blocks[c].own.width;
+            const shard_range own = table.ranks_.grid().experts_at(static_cast<int>(c), experts);
+            const std::size_t width = table.ranks_.width_of(c);
             if (width != own.count * d)
                 return failure(errc::size, "column shard " + std::to_string(c), "has rows of ", width,
                                "; its ", own.count, " experts of ", experts, " have ", own.count * d);
@@ -68,7 +68,7 @@ public:
     // Collective.
     status read_mixed(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
                       std::size_t top_k, float* to) const {
-        const std::size_t columns = table_->grid_.column_shards;
+        const std::size_t columns = table_->ranks_.grid().column_shards;
         std::vector<choice<float>> chosen;
         std::vector<float> products;
         std::vector<detail::placed_row> terms;
@@ -79,7 +79,7 @@ public:
             terms.reserve(std::max(top_k, columns));
             return {};
         });
-        const shard_range mine = table_->grid_.experts_at(table_->rank_, experts_);
+        const shard_range mine = table_->ranks_.grid().experts_at(table_->ranks_.rank(), experts_);
         const auto mix = [&](const std::byte* record, const std::byte* row, std::byte* answer) {
             std::memcpy(chosen.data(), record + sizeof(std::int32_t), top_k * sizeof(choice<float>));
             std::sort(chosen.begin(), chosen.end(),
@@ -98,15 +98,15 @@ public:
             std::memcpy(answer, terms[0].row, width_ * sizeof(float));
         };
         const auto chose_some = [&](std::size_t t, std::size_t c) {
-            const shard_range there = table_->grid_.experts_at(static_cast<int>(c), experts_);
+            const shard_range there = table_->ranks_.grid().experts_at(static_cast<int>(c), experts_);
             const auto of_token = choices.subspan(t * top_k, top_k);
             return std::any_of(of_token.begin(), of_token.end(), [&](const choice<float>& one) {
                 return there.has(static_cast<std::size_t>(one.expert));
             });
         };
-        sharded_rows::answers got;
-        if (status s = table_->ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own, chose_some,
-                                   mix, got);
+        detail::shard_questions::answers got;
+        if (status s = table_->ranks_.ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own,
+                                          chose_some, mix, got);
             !s)
             return s;
         // The blocks' sums are the lower part of the tree; this is the upper one.
@@ -129,7 +129,7 @@ private:
                                     std::size_t top_k) const {
         if (top_k == 0 || top_k > experts_)
             return failure(errc::option, "top_k", "is ", top_k, " of ", experts_, " experts");
-        if (status s = table_->check_call(ids); !s) return s;
+        if (status s = table_->ranks_.check_call(ids); !s) return s;
         if (choices.size() != ids.size() * top_k)
             return failure(errc::size, "choices", "are ", choices.size(), "; ", ids.size(), " tokens make ",
                            top_k, " each");
