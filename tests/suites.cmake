@@ -184,8 +184,8 @@ tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
 tiffin_suite(call/row_numbers O0 THREADS)
 tiffin_suite(table/pool_schedule O0 THREADS TESTS call/token_router.hpp source/routes_of.hpp)
 tiffin_suite(mpi/sharded_rows
-             TESTS mpi/sharded_pool.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp mpi/rank_exchange.hpp
-                   mpi/halved_sum.hpp)
+             TESTS mpi/sharded_pool.hpp mpi/shard_questions.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp
+                   mpi/rank_exchange.hpp mpi/halved_sum.hpp)
 tiffin_suite(mpi/sharded_gradients)
 
 # ---- files ----
