@@ -156,10 +156,10 @@ void measure_ratio(benchmark::State& state, const std::string& above_name, const
 void measure_curve(benchmark::State& state, const std::string& name) {
     constexpr std::size_t most = 32;
     subject& it = subject_named(name);
-    std::size_t sweeps = 0;
+    std::size_t next = 0, sweeps = 0;
     for (std::size_t n = 1; n <= most; ++n) {
         it.warm_up(n);
-        inputs().seconds(it, n, n);
+        inputs().seconds(it, next++, n);
     }
     std::array<std::vector<double>, most> times;
     const auto sweep = [&] {
@@ -167,8 +167,7 @@ void measure_curve(benchmark::State& state, const std::string& name) {
         for (std::size_t i = 0; i < most; ++i) {
             const std::size_t n = up ? i : most - 1 - i;
             it.warm_up(n + 1);
-            // Every number of tokens meets every layer, up and down.
-            times[n].push_back(inputs().seconds(it, sweeps / 2 + i, n + 1));
+            times[n].push_back(inputs().seconds(it, next++, n + 1));
         }
     };
     for (auto _ : state) sweep();
