@@ -68,7 +68,7 @@ public:
     // Collective.
     status read_mixed(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
                       std::size_t top_k, float* to) const {
-        const std::size_t columns = table_->ranks_.grid().column_shards;
+        const std::size_t columns = ranks_->grid().column_shards;
         std::vector<choice<float>> chosen;
         std::vector<float> products;
         std::vector<detail::placed_row> terms;
@@ -79,12 +79,12 @@ public:
             terms.reserve(std::max(top_k, columns));
             return {};
         });
-        const shard_range mine = table_->ranks_.grid().experts_at(table_->ranks_.rank(), experts_);
+        const shard_range mine = ranks_->grid().experts_at(ranks_->rank(), experts_);
         const auto mix = [&](const std::byte* record, const std::byte* row, std::byte* answer) {
             std::memcpy(chosen.data(), record + sizeof(std::int32_t), top_k * sizeof(choice<float>));
             std::sort(chosen.begin(), chosen.end(),
                       [](const auto& a, const auto& b) { return a.expert < b.expert; });
-            const dtype type = table_->shape().type;
+            const dtype type = ranks_->shape().type;
             terms.clear();
             for (const auto& [expert, weight] : chosen) {
                 const std::size_t place = static_cast<std::size_t>(expert);
@@ -98,15 +98,15 @@ public:
             std::memcpy(answer, terms[0].row, width_ * sizeof(float));
         };
         const auto chose_some = [&](std::size_t t, std::size_t c) {
-            const shard_range there = table_->ranks_.grid().experts_at(static_cast<int>(c), experts_);
+            const shard_range there = ranks_->grid().experts_at(static_cast<int>(c), experts_);
             const auto of_token = choices.subspan(t * top_k, top_k);
             return std::any_of(of_token.begin(), of_token.end(), [&](const choice<float>& one) {
                 return there.has(static_cast<std::size_t>(one.expert));
             });
         };
         detail::shard_questions::answers got;
-        if (status s = table_->ranks_.ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own,
-                                          chose_some, mix, got);
+        if (status s = ranks_->ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own, chose_some,
+                                   mix, got);
             !s)
             return s;
         // The blocks' sums are the lower part of the tree; this is the upper one.
@@ -123,13 +123,13 @@ public:
 
 private:
     sharded_pool(const sharded_rows& table, std::size_t experts)
-        : table_(&table), experts_(experts), width_(table.shape().width / experts) {}
+        : ranks_(&table.ranks_), experts_(experts), width_(table.shape().width / experts) {}
 
     [[nodiscard]] status check_call(std::span<const std::int32_t> ids, std::span<const choice<float>> choices,
                                     std::size_t top_k) const {
         if (top_k == 0 || top_k > experts_)
             return failure(errc::option, "top_k", "is ", top_k, " of ", experts_, " experts");
-        if (status s = table_->ranks_.check_call(ids); !s) return s;
+        if (status s = ranks_->check_call(ids); !s) return s;
         if (choices.size() != ids.size() * top_k)
             return failure(errc::size, "choices", "are ", choices.size(), "; ", ids.size(), " tokens make ",
                            top_k, " each");
@@ -146,7 +146,7 @@ private:
         return {};
     }
 
-    const sharded_rows* table_;
+    const detail::shard_questions* ranks_;
     std::size_t experts_;
     std::size_t width_;
 };
