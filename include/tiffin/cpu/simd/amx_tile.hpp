@@ -97,7 +97,7 @@ inline constexpr amx_shapes amx_integer_shapes = [] {
     return made;
 }();
 
-// multiply_integer_tile of one panel, to the bit, for up to 16 tokens: all of them if `Whole`.
+// multiply_integer_tile of one panel, to the bit, for 16 tokens if `Whole`, else for fewer.
 // Shapes: rows of x up to the 16th are read, and not used beyond the tokens.
 // Cost: per piece and register a multiplication of tiles for each part, 16 cycles; its sums go through memory, as
 //   tiles cannot be scaled: three instructions of the vector units for each token.
@@ -107,7 +107,8 @@ template <class Amx, class Panel, std::size_t Registers, bool Whole>
     using reg = typename Panel::reg;
     using whole = typename Panel::whole;
     const auto* const rows = reinterpret_cast<const typename Panel::row*>(x);
-    const std::size_t count = Whole ? amx_rows : tokens;  // known: the sums then stay in registers
+    // Known, so that the sums stay in registers; or less than a tile's, which the compiler cannot see by itself.
+    const std::size_t count = Whole ? amx_rows : tokens % amx_rows;
     Amx amx(amx_integer_shapes<Panel>);
     alignas(64) std::int32_t products[Panel::parts][amx_rows][reg::size];
     for (std::size_t r = 0; r < Registers; ++r) {
