@@ -243,5 +243,6 @@ tiffin_suite(support/bounded)
 # Tests that are no suites, and the headers that they are about.
 tiffin_other_test(compile.umbrella TESTS tiffin.hpp)
 tiffin_other_test(compile.two_isa TESTS config.hpp)
+tiffin_other_test(compile.marks TESTS instruction_set.hpp)
 tiffin_other_test(compile.compiled TESTS compiled.hpp)
 tiffin_other_test(cuda.emulated.no_exceptions TESTS cuda.hpp)

@@ -25,99 +25,11 @@
 
 #if defined(__cpp_exceptions)
 #    define TIFFIN_EXCEPTIONS 1
-#    define TIFFIN_ABI_EXCEPTIONS
 #else
 #    define TIFFIN_EXCEPTIONS 0
-#    define TIFFIN_ABI_EXCEPTIONS n
 #endif
 
-// The instruction set is part of every symbol's name. Two translation units of one program may be
-// compiled with different -m flags; were the names equal, the linker would keep one copy of each
-// inline function and the older machine could run the newer one's instructions.
-#if defined(__AVX512BF16__)
-#    define TIFFIN_ABI_512BF16 b
-#else
-#    define TIFFIN_ABI_512BF16
-#endif
-// Tile registers: by instructions; or emulated, for tests. clang 14 has no underscore in these names.
-#if defined(TIFFIN_EMULATE_AMX)
-#    define TIFFIN_AMX_INSTRUCTIONS 0
-#    define TIFFIN_ABI_AMX e
-#elif ((defined(__AMX_BF16__) && defined(__AMX_INT8__)) || \
-       (defined(__AMXBF16__) && defined(__AMXINT8__))) &&  \
-    defined(__linux__)
-#    define TIFFIN_AMX_INSTRUCTIONS 1
-#    define TIFFIN_ABI_AMX t
-#else
-#    define TIFFIN_AMX_INSTRUCTIONS 0
-#    define TIFFIN_ABI_AMX
-#endif
-#if defined(__AVX512FP16__)
-#    define TIFFIN_ABI_512FP16 p
-#else
-#    define TIFFIN_ABI_512FP16
-#endif
-#if defined(__AVX512VBMI2__)
-#    define TIFFIN_ABI_512VBMI2 m
-#else
-#    define TIFFIN_ABI_512VBMI2
-#endif
-#if defined(__AVXVNNI__)
-#    define TIFFIN_ABI_VNNI a
-#elif defined(__ARM_FEATURE_DOTPROD)
-#    define TIFFIN_ABI_VNNI d
-#else
-#    define TIFFIN_ABI_VNNI
-#endif
-#if defined(__AVX512VNNI__)
-#    define TIFFIN_ABI_512VNNI v
-#else
-#    define TIFFIN_ABI_512VNNI
-#endif
-#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#    define TIFFIN_ABI_512BW w
-#else
-#    define TIFFIN_ABI_512BW
-#endif
-#if defined(__AVX512F__)
-#    define TIFFIN_ABI_VECTOR x512
-#elif defined(__AVX2__)
-#    define TIFFIN_ABI_VECTOR x256i
-#elif defined(__AVX__)
-#    define TIFFIN_ABI_VECTOR x256
-#elif defined(__SSE4_2__)
-#    define TIFFIN_ABI_VECTOR x128_42
-#elif defined(__SSE4_1__)
-#    define TIFFIN_ABI_VECTOR x128_41
-#elif defined(__SSSE3__)
-#    define TIFFIN_ABI_VECTOR x128_31
-#elif defined(__SSE3__)
-#    define TIFFIN_ABI_VECTOR x128_3
-#elif defined(__SSE2__)
-#    define TIFFIN_ABI_VECTOR x128_2
-#elif defined(__ARM_FEATURE_SVE)
-#    define TIFFIN_ABI_VECTOR sve
-#elif defined(__ARM_NEON)
-#    define TIFFIN_ABI_VECTOR neon
-#else
-#    define TIFFIN_ABI_VECTOR scalar
-#endif
-#if defined(__FMA__)
-#    define TIFFIN_ABI_FMA f
-#else
-#    define TIFFIN_ABI_FMA
-#endif
-#if defined(__F16C__)
-#    define TIFFIN_ABI_F16C h
-#else
-#    define TIFFIN_ABI_F16C
-#endif
-#define TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k) isa_##a##b##c##d##e##f##g##h##i##j##k
-#define TIFFIN_ABI_PASTE(a, b, c, d, e, f, g, h, i, j, k) TIFFIN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k)
-#define TIFFIN_ABI                                                                                          \
-    TIFFIN_ABI_PASTE(TIFFIN_ABI_VECTOR, TIFFIN_ABI_FMA, TIFFIN_ABI_F16C, TIFFIN_ABI_VNNI, TIFFIN_ABI_512BW, \
-                     TIFFIN_ABI_512VNNI, TIFFIN_ABI_512VBMI2, TIFFIN_ABI_512BF16, TIFFIN_ABI_AMX,           \
-                     TIFFIN_ABI_512FP16, TIFFIN_ABI_EXCEPTIONS)
+#include <tiffin/instruction_set.hpp>
 
 #define TIFFIN_BEGIN   \
     namespace tiffin { \
