@@ -16,6 +16,12 @@
 #    error "tiffin needs NaN, infinities and the order of additions: compile without -ffast-math"
 #endif
 
+// Headers of some systems (windows.h without NOMINMAX) define these, and std::min and std::max no longer parse.
+#if defined(min) || defined(max)
+#    error \
+        "tiffin needs std::min and std::max: undefine the macros min and max, or define NOMINMAX, before it"
+#endif
+
 // Scalar formulas are shared with the device where a CUDA compiler reads them.
 #if defined(__CUDACC__)
 #    define TIFFIN_HD __host__ __device__

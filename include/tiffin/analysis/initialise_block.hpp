@@ -28,18 +28,18 @@ namespace detail {
 // The standard deviation of a tensor's starting values, of normal numbers with the mean 0.
 inline double initial_sigma(std::string_view owner, const sized_tensor& t, std::size_t d_model,
                             const initial_values& how) {
-    const auto small = [](std::size_t n) { return std::sqrt(2 / (5 * static_cast<double>(n))); };
+    const auto small_init = [](std::size_t n) { return std::sqrt(2 / (5 * static_cast<double>(n))); };
     const std::size_t columns = t.shape[t.shape.rank() - 1];
     switch (t.kind) {
         case tensor_kind::table:
         case tensor_kind::pool:
             return std::sqrt(2 / static_cast<double>(t.shape[t.shape.rank() - 2] + columns));
-        case tensor_kind::low_rank_out: return small(how.banks_by_rank ? columns : d_model);
+        case tensor_kind::low_rank_out: return small_init(how.banks_by_rank ? columns : d_model);
         case tensor_kind::projection:
             if ((owner == "down_proj" || owner == "out_proj") && t.width == d_model)
                 return 2 / (static_cast<double>(how.layers) * std::sqrt(static_cast<double>(d_model)));
-            return small(columns);
-        default: return small(columns);
+            return small_init(columns);
+        default: return small_init(columns);
     }
 }
 

@@ -181,7 +181,7 @@ struct host {
         for (std::size_t n = 0; n < View::tables; ++n)
             ask_for(view.rows[n].of_token[t], view.rows[n].type, first, count);
         if constexpr (View::chooses_rows)
-            for (const engine_detail::slot& s : view.slots) {
+            for (const engine_detail::slot& s : view.tensor_slots) {
                 if (s.expert_step == 0) continue;
                 const auto* const chosen = reinterpret_cast<const choice<float>*>(view.state_of(t) + s.state);
                 const auto row_of = [&](std::size_t i) {
@@ -222,7 +222,7 @@ private:
                     const auto factors = factors_of_row<First>(node, here);
                     sums = Machine::add_product(factors.left, factors.right, left, sums);
                 }
-                view.state_of(t)[view.slots[First].state] = static_cast<float>(
+                view.state_of(t)[view.tensor_slots[First].state] = static_cast<float>(
                     scale_of_row(node, Machine::sum(sums), static_cast<float>(view.outputs)));
             }
         });

@@ -51,10 +51,10 @@ public:
                     (keep<own_kinds<node_type>[I], First + I>(of_node.tensors[I], how), ...);
                 }
                 (std::make_index_sequence<own_tensors_of<node_type>::size>{});
-                if constexpr (row_scaled_source<node_type>) view_.slots[First].state = take_state(1);
+                if constexpr (row_scaled_source<node_type>) view_.tensor_slots[First].state = take_state(1);
             },
             bound);
-        for_steps([&](auto& step) { step.describe(view_.slots, take_state(step.state_numbers())); });
+        for_steps([&](auto& step) { step.describe(view_.tensor_slots, take_state(step.state_numbers())); });
     }
 
     // Whether the last of it is products and a formula; and whether nothing but these products reads its input.
@@ -124,7 +124,7 @@ private:
     }
     template <tensor_kind Kind, std::size_t Slot>
     void keep(const tensor_view& t, preparation& how) {
-        slot& s = view_.slots[Slot];
+        slot& s = view_.tensor_slots[Slot];
         if constexpr (Kind == tensor_kind::projection) {
             products_.keep(ordinal_of<Source, Slot>, t, how);
         } else if constexpr (Kind == tensor_kind::table || Kind == tensor_kind::pool) {

@@ -27,7 +27,9 @@ public:
               typename Target::preparation& how)
         : width_(sizes.outputs), rows_(source, bound, sizes, how) {}
     [[nodiscard]] std::size_t state_numbers() const noexcept { return width_; }
-    void describe(slot* slots, std::size_t state) noexcept { slots[Slot].state = state_ = state; }
+    void describe(slot* tensor_slots, std::size_t state) noexcept {
+        tensor_slots[Slot].state = state_ = state;
+    }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return rows_.workspace_bytes(tokens, workers);
     }
@@ -59,10 +61,10 @@ public:
         }
     }
     [[nodiscard]] std::size_t state_numbers() const noexcept { return router_.choices() * (2 + rank()); }
-    void describe(slot* slots, std::size_t state) noexcept {
+    void describe(slot* tensor_slots, std::size_t state) noexcept {
         state_ = state;
         for (std::size_t i = 0; i < kinds.size(); ++i) {
-            slot& s = slots[First + i];
+            slot& s = tensor_slots[First + i];
             s.state = state;
             s.choices = router_.choices();
             s.rank = rank();

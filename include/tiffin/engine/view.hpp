@@ -60,7 +60,7 @@ struct view {
     static constexpr bool chooses_rows = row_sources > tables || chosen_tables > 0;
 
     Source source;
-    slot slots[slot_count<Source>() + 1] = {};
+    slot tensor_slots[slot_count<Source>() + 1] = {};
     typename Target::table_rows rows[row_sources + chosen_tables + 1] = {};
     std::size_t outputs = 0;
     std::size_t state_numbers = 0;
@@ -95,7 +95,7 @@ struct place {
     template <std::size_t Slot, class Tensor>
     [[nodiscard]] TIFFIN_HD reg value() const {
         constexpr tensor_kind kind = Tensor::kind;
-        const slot& s = view.slots[Slot];
+        const slot& s = view.tensor_slots[Slot];
         if constexpr (kind == tensor_kind::projection) {
             return products.template sum<ordinal_of<source_type, Slot>>();
         } else if constexpr (kind == tensor_kind::table) {

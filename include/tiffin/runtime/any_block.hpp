@@ -71,8 +71,8 @@ public:
     }
 
 private:
-    struct interface {
-        virtual ~interface() = default;
+    struct erased {
+        virtual ~erased() = default;
         virtual status bind(detail::binder&, const detail::bind_place&, bound_node&) const = 0;
         [[nodiscard]] virtual std::unique_ptr<const typename target::rows> make_rows(
             const bound_node&, const engine_detail::source_sizes&, typename target::preparation&) const = 0;
@@ -82,7 +82,7 @@ private:
     };
 
     template <class Block>
-    struct holder final : interface {
+    struct holder final : erased {
         explicit holder(const Block& b) : block(b) {}
         status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const override {
             return from.bind(block, at, to);
@@ -115,7 +115,7 @@ private:
         Block block;
     };
 
-    std::shared_ptr<const interface> held_;
+    std::shared_ptr<const erased> held_;
 };
 
 TIFFIN_END

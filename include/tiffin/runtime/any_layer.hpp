@@ -80,8 +80,8 @@ public:
 #endif
 
 private:
-    struct interface {
-        virtual ~interface() = default;
+    struct erased {
+        virtual ~erased() = default;
         [[nodiscard]] virtual const call_needs& needs() const noexcept = 0;
         [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept = 0;
         virtual status call(matrix_view<const float>, const token_inputs&, matrix_view<float>,
@@ -92,7 +92,7 @@ private:
     using layer_type = std::conditional_t<std::derived_from<Layer, detail::layer_of_any_block>,
                                           detail::layer_of_any_block, Layer>;
     template <class Layer>
-    struct holder final : interface {
+    struct holder final : erased {
         explicit holder(Layer&& l) : held(std::move(l)) {}
         [[nodiscard]] const call_needs& needs() const noexcept override { return held.needs(); }
         [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
@@ -106,7 +106,7 @@ private:
         Layer held;
     };
 
-    std::shared_ptr<const interface> held_;
+    std::shared_ptr<const erased> held_;
     std::shared_ptr<const void> keep_;
 };
 

@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// y = formula(slots). What a slot's partials become follows from its kind: see formula_slots.hpp.
+// y = formula(tensors). What a slot's partials become follows from its kind: see formula_slots.hpp.
 // Numerics: norms and gates add up products register by register; sums over tokens are those of chunks of tokens, added in their
 //   order. Both are the same whatever number of threads.
 template <class M, source_policy S>
@@ -46,11 +46,11 @@ public:
     void forward(const call_type& call, const number* x, number* y, step_memory& kept,
                  step_memory scratch) const override {
         const memory at = lay_out(kept, call.tokens);
-        slots_.forward(call, x, at.slots, kept, scratch);
+        slots_.forward(call, x, at.slot_buffers, kept, scratch);
         call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
             for (std::size_t t = first; t < last; ++t) {
                 token now;
-                slots_.point(call, x, at.slots, t, now);
+                slots_.point(call, x, at.slot_buffers, t, now);
                 each_norm([&]<std::size_t First>(const auto& node) {
                     number* const sum = at.sums + t * norms + ordinal_of<S, First>;
                     *sum = sum_of_products<First>(node, now);
@@ -72,7 +72,7 @@ public:
         call.each_tokens(call.tokens, [&](std::size_t chunk, std::size_t first, std::size_t last) {
             for (std::size_t t = first; t < last; ++t) {
                 token now;
-                slots_.point(call, x, at.slots, t, now);
+                slots_.point(call, x, at.slot_buffers, t, now);
                 each_norm([&]<std::size_t First>(const auto& node) {
                     now.numbers[First] = scale_of_row(node, at.sums[t * norms + ordinal_of<S, First>],
                                                       number(static_cast<float>(width_)));
@@ -95,17 +95,17 @@ public:
                 slots_.add_numbers(gradients, chunk, to);
             }
         });
-        slots_.backward(call, x, at.slots, gradients, dx, kept, scratch);
+        slots_.backward(call, x, at.slot_buffers, gradients, dx, kept, scratch);
     }
 
 private:
     struct memory {
-        buffers slots;
+        buffers slot_buffers;
         number* sums;  // (tokens, norms): what each scale is made of
     };
     memory lay_out(step_memory& kept, std::size_t tokens) const {
-        const buffers slots = slots_.lay_out(kept, tokens);
-        return {slots, kept.take<number>(tokens * norms)};
+        const buffers slot_buffers = slots_.lay_out(kept, tokens);
+        return {slot_buffers, kept.take<number>(tokens * norms)};
     }
 
     template <class Visit>

@@ -55,12 +55,13 @@ public:
         : layer_(&layer), rows_(&rows) {}
     [[nodiscard]] std::size_t experts() const override { return rows_->experts(); }
     [[nodiscard]] std::size_t width() const override { return rows_->width(); }
-    [[nodiscard]] std::size_t capacity() const override { return rows_->slots; }
+    [[nodiscard]] std::size_t capacity() const override { return rows_->slot_count; }
     [[nodiscard]] std::size_t size() const override { return layer_->ids().size(); }
     [[nodiscard]] std::int32_t id(std::size_t n) const override { return layer_->ids().id(n); }
     [[nodiscard]] const Number* row(std::size_t n, std::size_t expert) const override {
         const std::size_t slot = layer_->ids().slot(n);
-        return rows_->read[expert * rows_->slots + slot] != 0 ? rows_->row_gradient(expert, slot) : nullptr;
+        return rows_->read[expert * rows_->slot_count + slot] != 0 ? rows_->row_gradient(expert, slot)
+                                                                   : nullptr;
     }
 
 private:

@@ -114,7 +114,7 @@ private:
     struct expert_rows {
         number *x, *y, *residual, *given;
         std::int32_t* ids;
-        std::uint32_t *slots, *numbers;
+        std::uint32_t *token_slots, *numbers;
         const std::uint32_t *tokens, *pairs;
         const number* weights;
     };
@@ -132,7 +132,7 @@ private:
         of.residual = kept.take<number>(n * residual_);
         of.given = kept.take<number>(n * given_);
         of.ids = kept.take<std::int32_t>(n);
-        of.slots = kept.take<std::uint32_t>(n);
+        of.token_slots = kept.take<std::uint32_t>(n);
         of.numbers = kept.take<std::uint32_t>(n);
         return of;
     }
@@ -159,7 +159,7 @@ private:
             call_type part = call;
             part.tokens = n;
             part.ids = of.ids;
-            part.slots = of.slots;
+            part.token_slots = of.token_slots;
             part.numbers = of.numbers;
             part.residual = residual_ > 0 ? of.residual : nullptr;
             part.per_layer_input = given_ > 0 ? of.given : nullptr;
@@ -177,7 +177,7 @@ private:
             take_rows<M>(call, part.tokens, given_, call.per_layer_input, of.tokens, none, of.given);
         for (std::size_t i = 0; i < part.tokens; ++i) {
             of.ids[i] = call.ids != nullptr ? call.ids[of.tokens[i]] : 0;
-            of.slots[i] = call.slots != nullptr ? call.slots[of.tokens[i]] : 0;
+            of.token_slots[i] = call.token_slots != nullptr ? call.token_slots[of.tokens[i]] : 0;
             of.numbers[i] = static_cast<std::uint32_t>(call.number(of.tokens[i]));
         }
     }

@@ -40,7 +40,7 @@ public:
     // Takes the ids in and tells the slot of each; false, and nothing changed, where there is no room. New ids get
     // slots in ascending order, so that the rows of one call lie as its ids do.
     // Cost: a sort of the new ids and of all; no allocation for up to `tokens` ids.
-    [[nodiscard]] bool take(std::span<const std::int32_t> ids, std::uint32_t* slots) {
+    [[nodiscard]] bool take(std::span<const std::int32_t> ids, std::uint32_t* token_slots) {
         const auto by_id = [](const entry& a, const entry& b) { return a.id < b.id; };
         const std::size_t before = entries_.size();
         for (const std::int32_t id : ids)
@@ -57,7 +57,7 @@ public:
         for (std::size_t i = before; i < entries_.size(); ++i)
             entries_[i].slot = static_cast<std::uint32_t>(i);
         std::sort(entries_.begin(), entries_.end(), by_id);
-        for (std::size_t t = 0; t < ids.size(); ++t) slots[t] = find(ids[t], entries_.size())->slot;
+        for (std::size_t t = 0; t < ids.size(); ++t) token_slots[t] = find(ids[t], entries_.size())->slot;
         return true;
     }
 
@@ -87,9 +87,9 @@ struct parameter {
     tensor_kind kind{};
     tensor_view given;
     Number* gradient =
-        nullptr;            // dense: as the tensor is; of rows: (experts, slots, width); null: not trained
-    std::size_t slots = 0;  // of rows
-    // Rows that a token has read: (experts, slots). A row is in the gradient also where no route led to it.
+        nullptr;  // dense: as the tensor is; of rows: (experts, slot_count, width); null: not trained
+    std::size_t slot_count = 0;  // of rows
+    // Rows that a token has read: (experts, slot_count). A row is in the gradient also where no route led to it.
     mutable std::vector<std::uint8_t> read;
     aligned_buffer widened;  // where the tensor does not lie as numbers of this type do
 
@@ -114,7 +114,7 @@ struct parameter {
         return values() + (e * vocab + static_cast<std::size_t>(id)) * width();
     }
     [[nodiscard]] Number* row_gradient(std::size_t e, std::size_t slot) const noexcept {
-        return gradient + (e * slots + slot) * width();
+        return gradient + (e * slot_count + slot) * width();
     }
     // Whether the numbers have to be widened, or do not lie at a border of one.
     [[nodiscard]] bool is_copied() const noexcept {
@@ -133,7 +133,7 @@ struct parameter {
     }
     // Numbers that the gradient has.
     [[nodiscard]] std::size_t gradient_numbers() const noexcept {
-        return has_rows_of_ids(kind) ? experts() * slots * width() : given.shape.elements();
+        return has_rows_of_ids(kind) ? experts() * slot_count * width() : given.shape.elements();
     }
 };
 

@@ -72,11 +72,11 @@ status give_gradients(const training_options<Number>& options, owned_parameters<
             continue;
         }
         if (p.gradient != nullptr) continue;
-        if (has_rows_of_ids(p.kind)) p.slots = rows;
+        if (has_rows_of_ids(p.kind)) p.slot_count = rows;
         auto& memory = all.memory.emplace_back();
         if (status s = take_memory(memory, p.gradient_numbers() * sizeof(Number), p.name, "its gradient"); !s)
             return s;
-        p.read.resize(p.experts() * p.slots);
+        p.read.resize(p.experts() * p.slot_count);
         p.gradient = memory.template as<Number>();
         std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
     }

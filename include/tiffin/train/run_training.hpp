@@ -114,7 +114,7 @@ typename trainable_layer<Number>::call_type trainable_layer<Number>::call_of(
     call_type call;
     call.tokens = x_.rows;
     call.ids = inputs_.token_ids.empty() ? nullptr : ids_.data();
-    call.slots = inputs_.token_ids.empty() ? nullptr : slots_.data();
+    call.token_slots = inputs_.token_ids.empty() ? nullptr : slots_.data();
     call.gathered = inputs_.gathered.data();
     call.residual = inputs_.residual.data;
     call.per_layer_input = inputs_.per_layer_input.data;

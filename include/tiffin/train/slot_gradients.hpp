@@ -31,7 +31,7 @@ template <class Number>
 Number* chosen_gradient(const training_call<Number>& call, const parameter<Number>& rows, std::size_t e,
                         std::size_t t) noexcept {
     if (rows.kind == tensor_kind::chosen_rows) return rows.gradient + e * rows.width();
-    return rows.row_gradient(e, call.slots[t]);
+    return rows.row_gradient(e, call.token_slots[t]);
 }
 
 // to[t] = sum over the choices (e, w) of w E_e[id of t], best first, or of w V[e]. A choice below 0 is none, as are those
@@ -81,8 +81,8 @@ void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool
     if (!has_rows_of_ids(pool.kind)) return;
     for (std::size_t t = 0; t < call.tokens; ++t)
         for (std::size_t i = 0; i < choices; ++i)
-            pool.read[static_cast<std::size_t>(chosen[t * choices + i].expert) * pool.slots + call.slots[t]] =
-                1;
+            pool.read[static_cast<std::size_t>(chosen[t * choices + i].expert) * pool.slot_count +
+                      call.token_slots[t]] = 1;
 }
 
 // The gradient of a table: dz[t] to the row of the id of t, tokens ascending.
@@ -92,11 +92,11 @@ void add_to_ids(const training_call<Number>& call, const parameter<Number>& tabl
     const std::size_t width = table.width();
     call.each_columns(width, [&](std::size_t first, std::size_t last) {
         for (std::size_t t = 0; t < call.tokens; ++t) {
-            Number* const to = table.row_gradient(0, call.slots[t]);
+            Number* const to = table.row_gradient(0, call.token_slots[t]);
             for (std::size_t j = first; j < last; ++j) to[j] = to[j] + dz[t * width + j];
         }
     });
-    for (std::size_t t = 0; t < call.tokens; ++t) table.read[call.slots[t]] = 1;
+    for (std::size_t t = 0; t < call.tokens; ++t) table.read[call.token_slots[t]] = 1;
 }
 
 // A vector's or a scalar's: the sums of chunks of tokens, in their order.

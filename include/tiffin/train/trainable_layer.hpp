@@ -35,7 +35,7 @@ struct tensor_gradient {
         return {rows->row_gradient(e, slot), rows->width()};
     }
     [[nodiscard]] bool is_read(std::size_t e, std::size_t slot) const noexcept {
-        return rows->read[e * rows->slots + slot] != 0;
+        return rows->read[e * rows->slot_count + slot] != 0;
     }
 };
 
@@ -163,7 +163,7 @@ public:
             }
             for (std::size_t e = 0; e < p.experts(); ++e) {
                 std::fill_n(p.row_gradient(e, 0), touched_.size() * p.width(), Number(0));
-                std::fill_n(p.read.data() + e * p.slots, touched_.size(), std::uint8_t{0});
+                std::fill_n(p.read.data() + e * p.slot_count, touched_.size(), std::uint8_t{0});
             }
         }
         touched_.clear();

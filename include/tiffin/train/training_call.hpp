@@ -40,8 +40,9 @@ private:
 template <class Number>
 struct training_call {
     std::size_t tokens = 0;
-    const std::int32_t* ids = nullptr;     // (tokens)
-    const std::uint32_t* slots = nullptr;  // (tokens): the rows of the tables' gradients that are theirs
+    const std::int32_t* ids = nullptr;  // (tokens)
+    const std::uint32_t* token_slots =
+        nullptr;  // (tokens): the rows of the tables' gradients that are theirs
     const std::uint32_t* numbers =
         nullptr;  // (tokens): among those of the whole call; null: all of them in order
     const gathered_rows* gathered = nullptr;

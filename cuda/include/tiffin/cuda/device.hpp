@@ -220,7 +220,7 @@ private:
                               std::byte* memory, const View& view, const Store& store) {
         if constexpr (std::derived_from<decltype(View::source), dense> && std::same_as<Store, put>) {
             const destination& to = store.to;
-            const bool biased = view.slots[1].numbers != nullptr;
+            const bool biased = view.tensor_slots[1].numbers != nullptr;
             const bool plain = !to.add && to.rows == nullptr && to.stride == view.outputs &&
                                (!to.wide || std::same_as<Format, f32>);
             if (biased || !plain) return false;

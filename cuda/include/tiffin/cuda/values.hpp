@@ -203,7 +203,7 @@ struct scale_body {
         }
         sums = g.sum(sums);
         if (g.rank() == 0)
-            view.state_of(t)[view.slots[First].state] =
+            view.state_of(t)[view.tensor_slots[First].state] =
                 static_cast<float>(scale_of_row(node, sums, static_cast<float>(view.outputs)));
     }
 };

@@ -206,7 +206,7 @@ private:
         // 512 tokens, one thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Not where they fit
         // a second-level cache (Zen 3, SwiGLU 1024x2816, 64 and 256 tokens: 1 to 2 % less time). Inlined, as g++ 12
         // leaves out functions that do nothing else.
-        const bool far = !by_panel && depths * tokens * kernels.rows.row_bytes > 1024 * 1024;
+        const bool asks_ahead = !by_panel && depths * tokens * kernels.rows.row_bytes > 1024 * 1024;
         const std::size_t shares = panels * tile_count, row_lines = count * kernels.rows.row_bytes / 64;
         const auto ask_for_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {
             const std::size_t next = n + 1 < depths ? (n + 1) * tokens + first : (first + count) % tokens;
@@ -233,7 +233,7 @@ private:
                 const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
                 const std::size_t skip = j * (depth / ask_every) * lines * 64;
                 const bool fetch = soon != nullptr && skip + 64 <= bytes;
-                if (far) ask_for_rows(n, p * tile_count + j);
+                if (asks_ahead) ask_for_rows(n, p * tile_count + j);
                 tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.rows.row_bytes, depth,
                                            w, 0, acc + (p * count + done) * packed::panel_numbers, n == 0,
                                            fetch ? ahead{soon + skip, lines} : ahead{});

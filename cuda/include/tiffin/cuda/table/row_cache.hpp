@@ -36,7 +36,7 @@ struct row_cache {
     std::uint32_t* uses;          // (rows): calls that wanted it
     std::int32_t* owner;          // (slots): the row there, or nowhere
     unsigned long long* used_by;  // (slots): the last call
-    std::uint32_t slots;
+    std::uint32_t slot_count;
     offload_counters* counters;
     // Of a call of `tokens` tokens.
     std::size_t tokens;
@@ -67,7 +67,7 @@ struct begin_ids {
             ++c.counters->calls;
             c.counters->tokens += c.tokens;
             c.counters->since_aged += c.tokens;
-            c.counters->age = c.counters->since_aged > 16ull * c.slots ? 1 : 0;
+            c.counters->age = c.counters->since_aged > 16ull * c.slot_count ? 1 : 0;
             if (c.counters->age != 0) c.counters->since_aged = 0;
         }
     }
@@ -111,9 +111,9 @@ struct admit_rows {
         const std::uint32_t miss = c.misses[number] - 1;
         std::int32_t best = row_cache::nowhere;
         std::uint32_t least = c.uses[id];
-        if ((std::size_t{miss} + 1) * row_cache::looks <= c.slots)
+        if ((std::size_t{miss} + 1) * row_cache::looks <= c.slot_count)
             for (std::uint32_t n = 0; n < row_cache::looks; ++n) {
-                const std::uint32_t slot = (c.counters->hand + miss * row_cache::looks + n) % c.slots;
+                const std::uint32_t slot = (c.counters->hand + miss * row_cache::looks + n) % c.slot_count;
                 const std::int32_t holds = c.owner[slot];
                 const std::uint32_t used = holds == row_cache::nowhere ? 0 : c.uses[holds];
                 if (c.used_by[slot] == c.counters->calls || used >= least) continue;
@@ -126,7 +126,7 @@ struct admit_rows {
             c.slot_of[id] = best;
             c.used_by[best] = c.counters->calls;
         } else {
-            best = static_cast<std::int32_t>(c.slots + miss);
+            best = static_cast<std::int32_t>(c.slot_count + miss);
         }
         c.target[number] = best;
         c.wanted[1 + miss] = static_cast<std::int32_t>(id);
@@ -142,7 +142,8 @@ struct finish_ids {
         c.wanted[0] = static_cast<std::int32_t>(missing);
         c.counters->misses += missing;
         c.counters->hits += different - missing;
-        if (c.slots > 0) c.counters->hand = (c.counters->hand + missing * row_cache::looks) % c.slots;
+        if (c.slot_count > 0)
+            c.counters->hand = (c.counters->hand + missing * row_cache::looks) % c.slot_count;
     }
 };
 
@@ -189,7 +190,7 @@ private:
     }
     // What was admitted and did not come is not to be found by later calls.
     __device__ void forget(std::int32_t id, std::uint32_t place) const {
-        if (place >= c.slots) return;
+        if (place >= c.slot_count) return;
         c.owner[place] = row_cache::nowhere;
         c.slot_of[id] = row_cache::nowhere;
     }

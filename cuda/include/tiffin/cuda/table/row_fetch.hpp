@@ -27,8 +27,8 @@ class row_fetch {
 public:
     // Without a store: rows of `table`.
     row_fetch(const table_shape& shape, const Store& store, registered_memory table, std::size_t tokens,
-              std::size_t slots)
-        : shape_(shape), store_(store), table_(std::move(table)), tokens_(tokens), slots_(slots) {}
+              std::size_t slot_count)
+        : shape_(shape), store_(store), table_(std::move(table)), tokens_(tokens), slots_(slot_count) {}
     row_fetch(const row_fetch&) = delete;
     row_fetch& operator=(const row_fetch&) = delete;
     ~row_fetch() {
@@ -150,7 +150,7 @@ private:
         const std::size_t last = std::max<std::size_t>(slots_, 1), most = std::max<std::size_t>(tokens_, 1);
         row_cache& c = cache_;
         c.rows = static_cast<std::uint32_t>(shape_.rows);
-        c.slots = static_cast<std::uint32_t>(slots_);
+        c.slot_count = static_cast<std::uint32_t>(slots_);
         rows_ = areas.take<std::byte>((slots_ + most) * shape_.row_bytes());
         c.slot_of = areas.take<std::int32_t>(shape_.rows);
         c.uses = areas.take<std::uint32_t>(shape_.rows);
