@@ -27,8 +27,102 @@ STATE = re.compile(r"(?:^|(?<=[;{}]))[ \t]*(?:template\s*<[^;{}]*>\s*)?(?:static
                    r"(?![^\n]*\b(?:const|constexpr|consteval)\b)(?:\s+(?:static|inline|thread_local))*"
                    r"\s+[\w:<>,&* ]*?\w+\s*(?:=|;|\{[^}\n]*\}\s*;)", re.M)
 
+# What brings each name of other people's libraries. The headers are compiled one by one behind a precompiled header that
+# has all of these, so that it is here that one that forgets its own is found. Of several, one is enough.
+BRINGS = {
+    "algorithm": "all_of any_of binary_search clamp copy copy_n equal fill fill_n find find_if lower_bound make_heap max "
+                 "max_element min minmax_element pop_heap push_heap ranges sort sort_heap unique nth_element none_of "
+                 "count count_if transform reverse rotate stable_sort upper_bound partial_sort remove_if is_sorted "
+                 "equal_range partition",
+    "array": "array", "atomic": "atomic atomic_flag atomic_ref memory_order_acquire memory_order_relaxed "
+                                "memory_order_release memory_order_acq_rel memory_order_seq_cst",
+    "bit": "bit_cast bit_ceil bit_width countl_zero countr_zero endian has_single_bit popcount rotl",
+    "charconv": "from_chars to_chars chars_format", "chrono": "chrono",
+    "cmath": "copysign cos erf exp expm1 fabs fma fmax fmin isfinite isinf isnan log log1p nan pow round sin sqrt tanh "
+             "trunc lround hypot ceil floor",
+    "concepts": "constructible_from convertible_to copyable default_initializable derived_from floating_point integral "
+                "invocable movable same_as regular semiregular predicate",
+    "condition_variable": "condition_variable",
+    "cstddef": "byte max_align_t nullptr_t ptrdiff_t size_t to_integer",
+    "cstdint": "int16_t int32_t int64_t int8_t intmax_t uint16_t uint32_t uint64_t uint8_t uintmax_t uintptr_t",
+    "cstdio": "FILE fclose fflush fopen fread fwrite rename snprintf remove fseek",
+    "cstdlib": "free malloc aligned_alloc strtod", "cstring": "memcmp memcpy memmove memset strlen strerror strcmp",
+    "deque": "deque", "exception": "exception terminate current_exception exception_ptr rethrow_exception",
+    "filesystem": "filesystem", "fstream": "ifstream ofstream fstream",
+    "functional": "function hash less plus reference_wrapper equal_to greater ref cref",
+    "future": "future promise async", "ios": "ios",
+    "iosfwd": "istream ostream", "initializer_list": "initializer_list",
+    "iterator": "back_inserter begin distance end next prev size data istreambuf_iterator",
+    "limits": "numeric_limits", "list": "list", "map": "map multimap",
+    "memory": "addressof destroy_at enable_shared_from_this make_shared make_unique shared_ptr unique_ptr weak_ptr "
+              "construct_at assume_aligned allocator",
+    "mutex": "lock_guard mutex once_flag scoped_lock unique_lock call_once", "shared_mutex": "shared_mutex shared_lock",
+    "new": "align_val_t bad_alloc nothrow nothrow_t launder", "numeric": "accumulate exclusive_scan iota gcd",
+    "optional": "nullopt optional", "queue": "queue priority_queue", "random": "mt19937 mt19937_64",
+    "set": "set multiset", "span": "as_bytes as_writable_bytes dynamic_extent span",
+    "sstream": "istringstream ostringstream stringstream", "stdexcept": "invalid_argument logic_error runtime_error",
+    "string": "erase_if stoul string to_string getline char_traits", "string_view": "string_view",
+    "system_error": "errc error_code generic_category system_category system_error", "thread": "thread this_thread",
+    "tuple": "apply ignore make_tuple tie tuple tuple_cat", "typeinfo": "type_info",
+    "type_traits": "add_const_t conditional_t decay_t enable_if_t false_type integral_constant invoke_result_t "
+                   "is_arithmetic_v is_base_of_v is_constructible_v is_const_v is_convertible_v is_empty_v is_enum_v "
+                   "is_floating_point_v is_integral_v is_invocable_r_v is_invocable_v is_nothrow_default_constructible_v "
+                   "is_pointer_v is_same_v is_signed_v is_trivially_copyable_v is_unsigned_v is_void_v "
+                   "remove_const_t remove_cv_t remove_cvref_t remove_pointer_t remove_reference_t true_type "
+                   "type_identity type_identity_t underlying_type_t make_unsigned_t bool_constant "
+                   "is_nothrow_move_constructible_v is_default_constructible_v is_copy_constructible_v common_type_t",
+    "unordered_map": "unordered_map", "unordered_set": "unordered_set",
+    "utility": "as_const declval exchange forward in_place in_place_index in_place_type index_sequence "
+               "index_sequence_for integer_sequence make_index_sequence move pair swap",
+    "variant": "get_if variant visit monostate holds_alternative",
+}
+BRINGS_ALSO = {  # the standard says that these bring it too
+    "size_t": {"cstdio", "cstdlib", "cstring"}, "begin": {"array", "string", "vector", "span", "map", "set", "deque"},
+    "swap": {"algorithm"}, "pair": {"map"}, "initializer_list": {"array", "vector", "string", "utility", "map", "set"},
+    "erase_if": {"vector", "map", "set", "deque", "list"}, "get": {"array", "utility", "tuple", "variant"},
+    "tuple_size": {"array", "utility", "tuple"}, "tuple_size_v": {"array", "utility", "tuple"},
+    "tuple_element": {"array", "utility", "tuple"}, "tuple_element_t": {"array", "utility", "tuple"},
+    "vector": {"vector"}, "less": {"map", "set"}, "hash": {"string", "memory"}, "ranges": {"ranges"},
+    "ios": {"fstream", "iosfwd"},
+}
+for alike in ("end", "size", "data"):
+    BRINGS_ALSO[alike] = BRINGS_ALSO["begin"]
+OTHERS = {"Eigen": "Eigen/", "nlohmann": "nlohmann/", "xsimd": "xsimd/"}
 
-def faults(path, text):
+
+def brought_by(name):
+    return {header for header, names in BRINGS.items() if name in names.split()} | BRINGS_ALSO.get(name, set())
+
+
+def includes_of(text):
+    return re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M)
+
+
+def reached(root, text, seen):
+    """What a header includes of other people's, itself or by way of ours."""
+    for name in includes_of(text):
+        if name in seen:
+            continue
+        seen.add(name)
+        if (root / name).is_file():
+            reached(root, (root / name).read_text(encoding="utf-8"), seen)
+    return seen
+
+
+def missing_includes(code, reaches):
+    """Names of other people's libraries that nothing included brings."""
+    for name in sorted(set(re.findall(r"\bstd::(\w+)", code))):
+        brought = brought_by(name)
+        if not brought:
+            yield f"uses std::{name}, and check_headers.py does not know what brings it"
+        elif not brought & reaches:
+            yield f"uses std::{name} and includes none of {', '.join(sorted(brought))}"
+    for space, folder in OTHERS.items():
+        if re.search(rf"\b{space}::", code) and not any(header.startswith(folder) for header in reaches):
+            yield f"uses {space}:: and includes nothing of {folder}"
+
+
+def faults(path, text, reaches):
     if not text.isascii():
         yield "is not ASCII"
     lines = text.splitlines()
@@ -42,6 +136,7 @@ def faults(path, text):
             yield f"{what}: {found[0].strip()!r}"
     for found in STATE.finditer(code):
         yield f"declares a variable that is not const: {found[0].strip()!r}"
+    yield from missing_includes(code, reaches)
     for name in re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", code, re.M):
         if not name.startswith("TIFFIN_"):
             yield f"defines the macro {name}, which does not begin with TIFFIN_"
@@ -56,6 +151,7 @@ template <class T> inline T slot{};
 using namespace std;
 void f() { std::cout << 1; printf("x"); abort(); std::exit(1); static int calls = 0; }
 // \u00e9
+Eigen::Index i = std::no_such_name;
 """ + "\n" * MOST_LINES
 GOOD = """// printf("x"); abort(); std::cout; inline int counter = 0;
 #pragma once
@@ -70,12 +166,13 @@ inline float load(int i) noexcept {
 
 
 def check_the_checks():
-    bad = list(faults("bad", BAD))
+    bad = list(faults("bad", BAD, {"iostream"}))
     for what in ("ASCII", "lines", "pragma once", "'std::cout'", "'printf('", "'abort('", "'exit('", "namespace",
-                 "counter", "cache", "last", "slot", "calls", "macro MAX"):
+                 "counter", "cache", "last", "slot", "calls", "macro MAX", "std::vector and includes none of vector",
+                 "std::no_such_name, and check_headers.py does not know", "includes nothing of Eigen"):
         if not any(what in fault for fault in bad):
             sys.exit(f"check_headers.py does not see '{what}' in its own example: {bad}")
-    good = list(faults("good", GOOD))
+    good = list(faults("good", GOOD, {"string"}))
     if good:
         sys.exit(f"check_headers.py objects to good lines: {good}")
 
@@ -88,7 +185,8 @@ def main():
         sys.exit(f"no headers below {root}")
     found = 0
     for path in headers:
-        for fault in faults(path, path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        for fault in faults(path, text, reached(root, text, set())):
             print(f"{path.relative_to(root)}: {fault}")
             found += 1
     print(f"{len(headers)} headers, {found} faults")
