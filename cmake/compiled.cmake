@@ -2,15 +2,19 @@
 set(TIFFIN_COMPILED_FLAGS "-march=native" CACHE STRING "The instruction set of tiffin::compiled, as compiler flags")
 separate_arguments(flags UNIX_COMMAND "${TIFFIN_COMPILED_FLAGS}")
 
-set(sources ${CMAKE_CURRENT_LIST_DIR}/compiled/kernels.cpp)
+# The kernels by themselves, for what composes layers of its own.
+add_library(tiffin_kernels STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/compiled/kernels.cpp)
+target_link_libraries(tiffin_kernels PUBLIC tiffin)
+target_compile_definitions(tiffin_kernels PUBLIC TIFFIN_COMPILED)
+# Without a build type nothing would be optimised; the kernels are never useful so.
+target_compile_options(tiffin_kernels PUBLIC ${flags} PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)
+
+set(sources "")
 foreach(group IN ITEMS DENSE STEM ROUTED MEMORY MODULATED)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/compiled/layers.cpp.in compiled/${group}.cpp @ONLY)
   list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/compiled/${group}.cpp)
 endforeach()
-
 add_library(tiffin_compiled STATIC EXCLUDE_FROM_ALL ${sources})
 add_library(tiffin::compiled ALIAS tiffin_compiled)
-target_link_libraries(tiffin_compiled PUBLIC tiffin)
-target_compile_definitions(tiffin_compiled PUBLIC TIFFIN_COMPILED)
-# Without a build type nothing would be optimised; the kernels are never useful so.
-target_compile_options(tiffin_compiled PUBLIC ${flags} PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)
+target_link_libraries(tiffin_compiled PUBLIC tiffin_kernels)
+target_compile_options(tiffin_compiled PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)
