@@ -11,6 +11,7 @@
 
 #include "support/combinators.hpp"
 #include "support/doctest.hpp"
+#include "support/executors.hpp"
 #include "support/gradients.hpp"
 #include "support/policies.hpp"
 #include "support/tensor_set.hpp"
