@@ -11,11 +11,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
+#include <ctime>
 #include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include <pthread.h>
+#include <unistd.h>
 
 using namespace tiffin;
 using namespace std::chrono_literals;
@@ -65,6 +70,51 @@ TEST_CASE("thread_team: threads that sleep are woken") {
         if (i % 10 == 0) std::this_thread::sleep_for(1ms);
     }
     CHECK(wrong == 0);
+}
+
+TEST_CASE("thread_team: what a late thread has not begun is run by the caller" NOT_UNDER_TSAN) {
+    CHECK(tiffin_test::holds_in_child([] {
+        static std::atomic<bool> held{false}, go_on{false};
+        std::signal(SIGUSR1, [](int) {
+            held = true;
+            while (!go_on) ::usleep(100);
+        });
+        thread_team team(2, 0us);
+        pthread_t other{};
+        std::atomic<int> here{0};
+        const auto meet = [&](std::size_t i) {
+            if (i == 1) other = ::pthread_self();
+            here.fetch_add(1);
+            while (here.load() < 2) std::this_thread::yield();
+        };
+        team(2, task_ref(meet));  // a task on each thread: neither ends alone
+        ::pthread_kill(other, SIGUSR1);
+        while (!held) std::this_thread::yield();
+        bool once = true;
+        for (std::size_t tasks = 0; tasks < 9; ++tasks) once = once && runs_each_once(team, tasks);
+        go_on = true;
+        for (std::size_t tasks = 0; tasks < 9; ++tasks) once = once && runs_each_once(team, tasks);
+        return once;
+    }));
+}
+
+TEST_CASE("thread_team: a caller that waits for long sleeps") {
+    const auto used = [] {
+        std::timespec t{};
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+    };
+    thread_team team(2);
+    std::atomic<bool> begun{false};
+    const auto task = [&](std::size_t i) {
+        begun = begun || i == 1;
+        while (!begun) std::this_thread::sleep_for(100us);
+        if (i == 1) std::this_thread::sleep_for(500ms);
+    };
+    const auto before = used();
+    team(2, task_ref(task));
+    // It may watch for 200 us; it would watch for all of the time.
+    CHECK(used() - before < 20ms);
 }
 
 // Would hang.

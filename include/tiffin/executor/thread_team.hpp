@@ -1,4 +1,4 @@
-// An executor of its own threads, which hand over without sleeping; not part of the umbrella.
+// An executor of its own threads, which watch before they sleep; not part of the umbrella.
 #pragma once
 
 #include <tiffin/executor/executor.hpp>
@@ -9,13 +9,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
 TIFFIN_BEGIN
 
-// Runs tasks on the calling thread and on threads that it keeps: task i on thread i mod threads.
-// Between calls the threads watch for the next one for `awake`, which costs a core each; then they sleep.
+// Runs tasks on the calling thread and on threads that it keeps: task i on thread i mod threads. What a thread has not
+// begun when the caller is done with its own tasks, the caller runs: beside other processes a thread may be late by
+// some milliseconds.
+// Between calls the threads watch for the next one for `awake`, which costs a core each; then they sleep. So does
+// the caller while it waits for tasks that others have begun: its core is then free for the thread that has them.
 // Calls from several threads at once, and from within a task, are run by their callers alone; so are those in
 // a child of fork(), where the threads are not. Precondition: no task calls fork() to go on in the child.
 // Errors: the constructor throws std::system_error where a thread cannot be had, and has ended the others.
@@ -40,7 +44,7 @@ public:
             for (std::thread& other : others_) detail::renew(other);
             return;
         }
-        task_ = nullptr;
+        ends_.store(true, std::memory_order_relaxed);
         announce();
         for (std::thread& other : others_) other.join();
     }
@@ -55,52 +59,73 @@ public:
         }
         task_ = &task;
         tasks_ = n;
-        at_work_.store(threads_ - 1, std::memory_order_relaxed);
-        announce();
-        run_share(0);
-        while (at_work_.load(std::memory_order_acquire) != 0) detail::relax();
+        shares_left_.store(static_cast<std::uint32_t>(threads_), std::memory_order_relaxed);
+        const std::uint32_t call = announce();
+        run_share(0, call);
+        for (int i = 0; i < a_moment && shares_left_.load(std::memory_order_acquire) != 0; ++i)
+            detail::relax();
+        for (std::size_t i = 1; i < threads_ && shares_left_.load(std::memory_order_acquire) != 0; ++i)
+            run_share(i, call);
+        wait(shares_left_, caller_sleeps_, [](std::uint32_t left) { return left == 0; });
         taken_.clear(std::memory_order_release);
     }
 
 private:
     struct alone {};
     thread_team(alone, std::size_t threads, std::chrono::microseconds awake)
-        : threads_(threads > 0 ? threads : 1), awake_(awake) {}
+        : threads_(threads > 0 ? threads : 1), awake_(awake), shares_(std::make_unique<share[]>(threads_)) {}
 
-    // Sequentially consistent, as are the sleepers' count and their look at `call_`: either a thread about
-    // to sleep is seen here, or it sees the call.
-    void announce() noexcept {
-        call_.fetch_add(1);
+    // The tasks of a thread, by the last call in which someone began them.
+    struct alignas(64) share {
+        std::atomic<std::uint32_t> begun_in{0};
+    };
+    // Looks at memory: about a microsecond.
+    static constexpr int a_moment = 64;
+
+    // Sequentially consistent, as are the sleepers' counts and their look at what they wait for: either a thread
+    // about to sleep is seen here, or it sees the call. The number of the call.
+    std::uint32_t announce() noexcept {
+        const std::uint32_t call = call_.fetch_add(1) + 1;
         if (sleepers_.load() != 0) call_.notify_all();
+        return call;
     }
-    void run_share(std::size_t me) const noexcept {
-        for (std::size_t i = me; i < tasks_; i += threads_) (*task_)(i);
+    // Unless someone has begun it. A call ends when all shares of it have been run: who begins one as the next
+    // after the last call's is in this call, and finds its tasks, however late.
+    void run_share(std::size_t i, std::uint32_t call) noexcept {
+        std::uint32_t last = call - 1;
+        if (!shares_[i].begun_in.compare_exchange_strong(last, call, std::memory_order_acq_rel)) return;
+        for (std::size_t t = i; t < tasks_; t += threads_) (*task_)(t);
+        if (shares_left_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) shares_left_.notify_one();
     }
-    // Waits until the number of calls is no longer `seen`.
-    void wait(std::uint32_t seen) noexcept {
+    // Until it is over by the value of `word`: watches, then sleeps.
+    template <class Over>
+    void wait(const std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers,
+              const Over& over) noexcept {
         using clock = std::chrono::steady_clock;
+        if (over(word.load(std::memory_order_acquire))) return;
         const clock::time_point start = clock::now();
         do
-            for (int i = 0; i < 64; ++i) {
-                if (call_.load(std::memory_order_acquire) != seen) return;
+            for (int i = 0; i < a_moment; ++i) {
+                if (over(word.load(std::memory_order_acquire))) return;
                 detail::relax();
             }
         while (clock::now() - start < awake_);
-        sleepers_.fetch_add(1);
-        call_.wait(seen);
-        sleepers_.fetch_sub(1);
+        sleepers.fetch_add(1);
+        for (std::uint32_t value = word.load(); !over(value); value = word.load()) word.wait(value);
+        sleepers.fetch_sub(1);
     }
     void serve(std::size_t me) noexcept {
-        for (std::uint32_t seen = 0;; ++seen) {
-            wait(seen);
-            if (task_ == nullptr) return;
-            run_share(me);
-            at_work_.fetch_sub(1, std::memory_order_release);
+        for (std::uint32_t seen = 0;;) {
+            wait(call_, sleepers_, [seen](std::uint32_t call) { return call != seen; });
+            seen = call_.load(std::memory_order_acquire);
+            if (ends_.load(std::memory_order_relaxed)) return;
+            run_share(me, seen);
         }
     }
 
     std::size_t threads_;
     std::chrono::microseconds awake_;
+    std::unique_ptr<share[]> shares_;
     std::vector<std::thread> others_;
     detail::fork_mark threads_here_;
     // What all threads look at, apart from what they write.
@@ -108,7 +133,8 @@ private:
     std::atomic<std::uint32_t> sleepers_{0};
     const task_ref* task_ = nullptr;
     std::size_t tasks_ = 0;
-    alignas(64) std::atomic<std::size_t> at_work_{0};
+    std::atomic<bool> ends_{false};
+    alignas(64) std::atomic<std::uint32_t> shares_left_{0}, caller_sleeps_{0};
     std::atomic_flag taken_;
 };
 
