@@ -1,5 +1,5 @@
 // Folds the memories and modulators of a layer file to tables: what is deployed.
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/fold_layer.hpp>
 #include <tiffin/tiffin.hpp>
 
@@ -11,12 +11,13 @@
 
 #include <cstddef>
 #include <string>
+#include <thread>
 
 namespace {
 
 struct arguments {
     std::string layer, output;
-    int threads = 0;
+    std::size_t threads = std::thread::hardware_concurrency();
 };
 
 // What is wrong, or nothing.
@@ -26,13 +27,14 @@ std::string run(const arguments& args) {
     const auto file = tiffin::io::safetensors_file::map(args.layer);
     if (!file) return file.failure().message();
     progress_bar bar;
+    tiffin::thread_team team(args.threads);
     const auto folded = tiffin::io::folded_layer::from(
         *file,
         [&](std::size_t done, std::size_t rows) {
             bar.show(static_cast<double>(done) / static_cast<double>(rows),
                      std::to_string(done) + " of " + std::to_string(rows) + " rows");
         },
-        tiffin::openmp{args.threads});
+        team);
     if (!folded) return file->label() + ": " + folded.failure().message();
     const tiffin::status written = folded->write(args.output);
     return written ? "" : written.failure().message();
@@ -48,6 +50,6 @@ int main(int argc, char** argv) {
         "one row of each, and writes a layer file marked as folded. A folded file is refused.");
     app.add_option("LAYER", args.layer, "Layer file (safetensors, docs/layer_files.md)")->required();
     app.add_option("OUTPUT", args.output, "Layer file to write")->required();
-    app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
     return run_command_line(app, "fold_layer", argc, argv, [&] { return run(args); });
 }

@@ -2,7 +2,7 @@
 // elsewhere.
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/amx_permission.hpp>
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
@@ -162,7 +162,8 @@ tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin
 
 // OUTPUT and GRADIENTS by a backend that learns.
 template <class Backend>
-std::string run_gradients(const arguments& args, const Backend& backend, const tiffin::openmp& execute) {
+std::string run_gradients(const arguments& args, const Backend& backend,
+                          const tiffin::executor_ref& execute) {
     using number = tiffin::training_number<Backend>;
     const auto file = tiffin::io::safetensors_file::open(args.layer);
     if (!file) return file.failure().message();
@@ -232,7 +233,7 @@ std::string run(arguments args) {
         return "--backend " + args.backend +
                (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
                                        : ": only simd keeps weights and tables in another format than f32");
-    const tiffin::openmp execute{args.threads};
+    tiffin::thread_team execute(static_cast<std::size_t>(args.threads));
     if (!args.gradients.empty()) {
         if (std::string wrong = check_gradients(args); !wrong.empty()) return wrong;
         return args.backend == "reference" ? run_gradients(args, tiffin::reference<>{}, execute)
@@ -342,9 +343,7 @@ int main(int argc, char** argv) {
         "--gradients", args.gradients,
         "Safetensors file to write: the gradients of sum(y dy), dy F32 (T, d_model) of INPUT: dx, one by\n"
         "the name of each tensor, and of tables <name>.ids and <name>.rows (reference and simd)");
-    app.add_option("--threads", args.threads, "OpenMP threads")
-        ->check(CLI::Range(1, 1024))
-        ->capture_default_str();
+    app.add_option("--threads", args.threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
     app.add_option("--batch", args.batch, "Tokens per call (default: all in one)")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
     return run_command_line(app, "run_layer", argc, argv, [&] { return run(args); });

@@ -5,7 +5,7 @@
 // makes the table, streams the ids of a text through the stack in prefill and in decode, with the rows in
 // memory, mapped, read directly, and cached, then the same bytes as pools of MoRT (pools.hpp), and removes the table
 // again.
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/table_file.hpp>
 #include <tiffin/table/cached_rows.hpp>
 #include <tiffin/table/direct_file.hpp>
@@ -80,7 +80,7 @@ struct job {
     ids_type ids;
     std::vector<float> x, y;
     tiffin::workspace workspace;
-    tiffin::openmp execute;
+    tiffin::thread_team execute;
 
     // One pass of the stack for tokens [first, first + count).
     void pass(std::size_t first, std::size_t count, tiffin::row_schedule& rows) {
@@ -188,7 +188,7 @@ void run(arguments& args) {
           .x = {},
           .y = {},
           .workspace = {},
-          .execute = args.threads > 0 ? openmp{args.threads} : openmp{}};
+          .execute = thread_team(args.threads)};
     j.x = numbers(512 * d, 1);
     j.y.resize(512 * d);
     {
@@ -355,7 +355,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--folder", args.folder, "Where the table is made, and removed again")
         ->capture_default_str();
-    app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
     return run_command_line(app, "big_table", argc, argv, [&] {
         if (std::string wrong = complete(args); !wrong.empty()) return wrong;
         run(args);

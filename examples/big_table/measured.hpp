@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace fs = std::filesystem;
@@ -29,7 +30,7 @@ struct arguments {
     std::size_t layers = 8;
     std::size_t tokens = 2048;
     std::size_t decode = 64;
-    int threads = 0;
+    std::size_t threads = std::thread::hardware_concurrency();
     // Told by the above.
     std::size_t d_model = 0, d_ff = 0, vocab = 0;
     tiffin::dtype type = tiffin::dtype::bf16;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tiffin/call/token_router.hpp>
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/executor.hpp>
 #include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/pool_schedule.hpp>
 #include <tiffin/tiffin.hpp>
@@ -38,7 +38,7 @@ public:
     }
 
     pool_stack(const arguments& args, const ids_type& ids, const std::vector<float>& x,
-               tiffin::openmp execute)
+               tiffin::executor_ref execute)
         : args_(args), ids_(ids), x_(x), execute_(execute), none_(batch * args.d_model, 0.0f) {
         const std::size_t d = args.d_model, f = args.d_ff, experts = experts_of(args);
         const std::vector<float> up = numbers(f * d, 0.05f), down = numbers(d * f, 0.05f), scale(d, 0.1f);
@@ -119,7 +119,7 @@ private:
     const arguments& args_;
     const ids_type& ids_;
     const std::vector<float>& x_;
-    tiffin::openmp execute_;
+    tiffin::executor_ref execute_;
     std::vector<layer_type> layers_;
     std::vector<router_type> routers_;
     tiffin::workspace workspace_;

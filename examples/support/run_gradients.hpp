@@ -1,7 +1,7 @@
 // run_layer --gradients: the gradients of the sum of y dy, in files.
 #pragma once
 
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/executor.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 
 #include "layer_gradients.hpp"
@@ -101,7 +101,7 @@ void add_tensors(const tiffin::trainable_layer<Number>& layer, gradient_outputs&
 // Runs a layer forward and back in calls of `batch` tokens, whose gradients add up. What is wrong, or nothing.
 template <class Number>
 std::string run_step(tiffin::trainable_layer<Number>& layer, const gradient_inputs& in,
-                     const tiffin::openmp& execute, gradient_outputs& to) {
+                     const tiffin::executor_ref& execute, gradient_outputs& to) {
     const auto wide = [](std::span<const float> from) {
         return std::vector<Number>(from.begin(), from.end());
     };
