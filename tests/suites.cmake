@@ -205,6 +205,9 @@ tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.h
 tiffin_suite(io/layer_options AS_PRESET)
 tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 
+# ---- examples/compare_layers ----
+tiffin_suite(compare_example/memory_plan)
+
 # ---- the small language model of examples/train ----
 tiffin_suite(train_example/language_model)
 tiffin_suite(train_example/byte_pairs)

@@ -1,57 +1,48 @@
 // The main job: real text through SwiGLU and the layers that replace or join it, side by side.
 #include <tiffin/cpu/simd/amx_permission.hpp>
-#include <tiffin/executor/openmp.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "../support/machine.hpp"
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
-#include "initialised.hpp"
-#include "tables_in_file.hpp"
+#include "contender.hpp"
+#include "memory_plan.hpp"
+#include "rounds.hpp"
 #include "trained_layer.hpp"
-#if defined(TIFFIN_EXAMPLE_CUDA)
-#    include "layers_on_device.hpp"
-#endif
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
 
 namespace fs = std::filesystem;
 
-struct shape {
-    std::string name;
-    std::size_t d_model;
-    std::size_t d_ff;
-};
-
-const std::vector<shape> known_shapes{
-    {"llama-3.2-1b", 2048, 8192}, {"mobilellm-350m", 960, 2560}, {"qwen3-0.6b", 1024, 3072}};
+const std::vector<shape> known_shapes{{"llama-3.2-1b", 2048, 8192},
+                                      {"qwen3-0.6b", 1024, 3072},
+                                      {"mobilellm-350m", 960, 2560}};  // the largest first
 
 struct arguments {
     std::string text;
-    std::string shape = "llama-3.2-1b";
+    std::string shape;  // empty: the largest known that memory is there for
     std::string json;
     std::string model, layer_file;  // in place of shape
     std::size_t layer = 0;
@@ -59,245 +50,10 @@ struct arguments {
     std::size_t vocab = 4096;
     std::string tables = "memory";
     std::string backend = "simd";
-    double seconds = 0.3;
-    int threads = 0;
+    double seconds = 40;
+    std::size_t threads = std::thread::hardware_concurrency();
+    std::size_t cache_mib = 0, memory_mib = 0;  // 0: the machine's
 };
-
-// What is compared: the same for every layer.
-struct job {
-    shape sizes;
-    std::size_t vocab = 0;
-    std::vector<std::int32_t> ids;  // of the tokens that run
-    std::vector<float> x;           // (ids, d_model)
-    tiffin::openmp execute;
-    bool tables_in_file = false;
-    bool on_device = false;
-    double seconds = 0;  // that a layer is timed for in a round
-};
-
-struct row {
-    std::string name, composition;
-    tiffin::block_cost cost;
-    bool reads_ids = false;  // whether its rows are those of token ids
-    std::size_t copies = 0;
-    double prefill = 0, decode = 0;              // tokens per second
-    double prefill_ratio = 0, decode_ratio = 0;  // to the first layer
-    double error = 0, allowed = 0;               // against the reference, relative to the largest output
-};
-
-using clock = std::chrono::steady_clock;
-double seconds_since(clock::time_point start) {
-    return std::chrono::duration<double>(clock::now() - start).count();
-}
-
-// A gated FFN of a model whose activation is not silu; not compiled for the device.
-using gated_ffn = tiffin::ffn<tiffin::gate<tiffin::any_activation>, tiffin::dense>;
-
-// One layer's weights may fit in the last-level cache, a model's do not: the layer runs from as many
-// copies of its weights as exceed that cache, one after the other.
-std::size_t copies_for(double dense_bytes) {
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache <= 0) cache = 32 << 20;
-    return std::clamp<std::size_t>(
-        static_cast<std::size_t>(2.0 * static_cast<double>(cache) / dense_bytes) + 1, 2, 64);
-}
-
-// A layer ready to run: y of tokens [first, first + count) of the text.
-struct contender {
-    row result;
-    std::function<void(std::size_t first, std::size_t count)> call;
-    std::function<std::vector<std::int32_t>()> routes;  // the experts of every token; empty: nothing routes
-    std::size_t experts = 0, choices = 0;
-};
-
-constexpr std::size_t batch = 512;
-
-using report = std::function<void(double done, const std::string& what)>;
-
-// Initialises a layer, or takes the weights given, packs it and holds it against the reference.
-template <class Block>
-contender make_contender(const job& j, const std::string& name, const std::string& composition,
-                         const Block& block, const tiffin::block_shape& sizes, const report& progress,
-                         const tiffin::weights* weights = nullptr) {
-    struct state {
-        initialised given;
-        std::unique_ptr<tables_in_file> file;  // null: tables are in memory
-        std::vector<float> beside;             // (ids, given_width): rows that calls give beside x
-        std::size_t given_width = 0;
-        bool residual = false;  // whether they give x itself as the residual
-        std::vector<tiffin::layer<Block, tiffin::simd<>>> layers;
-        tiffin::workspace workspace;
-        std::vector<float> y;
-        std::size_t calls = 0;
-#if defined(TIFFIN_EXAMPLE_CUDA)
-        std::unique_ptr<layers_on_device> device;  // null: the layers run here
-#endif
-
-        // Of tokens [first, first + x.rows).
-        tiffin::token_inputs inputs(const job& of, std::size_t first,
-                                    const tiffin::matrix_view<const float>& x) {
-            const auto ids = std::span(of.ids).subspan(first, x.rows);
-            tiffin::token_inputs made{.token_ids = ids};
-            if (residual) made.residual = x;
-            if (given_width > 0)
-                made.per_layer_input = {beside.data() + first * given_width, ids.size(), given_width};
-            if (file) made.gathered = file->gather(ids);
-            return made;
-        }
-    };
-    const std::size_t d = j.sizes.d_model, tokens = j.ids.size();
-    contender made;
-    made.result.name = name;
-    made.result.composition = composition;
-    made.result.cost = tiffin::cost(sizes, block);
-    row& r = made.result;
-    for (const auto& [tensor, t] : tiffin::tensors_needed(block, sizes))
-        r.reads_ids =
-            r.reads_ids || std::find(t.axes.begin(), t.axes.end(), tiffin::axis::vocab) != t.axes.end();
-    progress(0.0, "initialising");
-    const auto held = std::make_shared<state>();
-    held->given = weights ? widened(*weights) : initialise(block, sizes);
-    std::vector<bool> tables, by_id;  // the tensors that have rows, and those of a row per token id
-    for (const tiffin::tensor_kind kind : held->given.kinds) {
-        tables.push_back(tiffin::holds_rows(kind));
-        by_id.push_back(tables.back() && !tiffin::has_row_per_choice(kind));
-    }
-    if (j.tables_in_file && std::find(by_id.begin(), by_id.end(), true) != by_id.end())
-        held->file = std::make_unique<tables_in_file>(held->given.tensors, by_id, name);
-    auto reference = tiffin::prepare(block, held->given.tensors, tiffin::reference{});
-    held->given_width = reference.needs().given_width;
-    held->residual = reference.needs().residual;
-    held->beside.resize(tokens * held->given_width);
-    fill(held->beside, 78, 1.0f);
-    const double dense_bytes = 4 * (r.cost.parameters - r.cost.table_parameters);
-    const auto run_here = [&] {
-        r.copies = copies_for(dense_bytes);
-        for (std::size_t i = 0; i < r.copies; ++i) {
-            progress(0.2 + 0.4 * static_cast<double>(i) / static_cast<double>(r.copies), "packing weights");
-            held->layers.push_back(tiffin::prepare(block,
-                                                   held->file ? held->file->weights() : held->given.tensors,
-                                                   tiffin::simd{}, {.tokens = 0}));
-        }
-        held->workspace = held->layers[0].make_workspace(batch, j.execute.concurrency());
-        held->y.resize(std::min(batch, tokens) * d);
-        made.call = [held, &j, d](std::size_t first, std::size_t count) {
-            const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
-            const tiffin::matrix_view<float> y(held->y.data(), count, d);
-            std::as_const(held->layers[held->calls++ % held->layers.size()])(x, held->inputs(j, first, x), y,
-                                                                             held->workspace, j.execute);
-        };
-
-        made.choices = held->layers[0].choices();
-        made.experts = sizes.experts;
-        made.routes = [held, &j, d] {
-            const std::size_t k = held->layers[0].choices(), all = j.ids.size();
-            std::vector<tiffin::choice<float>> chosen(all * k);
-            for (std::size_t first = 0; first < all && k > 0; first += batch) {
-                const std::size_t count = std::min(batch, all - first);
-                const tiffin::matrix_view<const float> x(j.x.data() + first * d, count, d);
-                const tiffin::matrix_view<float> y(held->y.data(), count, d);
-                tiffin::token_inputs inputs = held->inputs(j, first, x);
-                inputs.routes = std::span(chosen).subspan(first * k, count * k);
-                std::as_const(held->layers[0])(x, inputs, y, held->workspace, j.execute);
-            }
-            std::vector<std::int32_t> experts;
-            for (const tiffin::choice<float>& c : chosen) experts.push_back(c.expert);
-            return experts;
-        };
-    };
-#if defined(TIFFIN_EXAMPLE_CUDA)
-    if (j.on_device) {
-        progress(0.3, "moving weights to the device");
-        if constexpr (std::is_same_v<Block, gated_ffn>)
-            throw std::runtime_error("--backend cuda: takes models whose activation is silu");
-        else
-            held->device = make_layers_on_device(block, device_job{held->given.tensors, tables, dense_bytes,
-                                                                   j.x, j.ids, held->beside, d, batch});
-        r.copies = held->device->copies();
-        made.experts = sizes.experts;
-        made.choices = held->device->choices();
-        made.call = [held](std::size_t first, std::size_t count) { held->device->call(first, count); };
-        made.routes = [held] { return held->device->routes(); };
-    } else {
-        run_here();
-    }
-#else
-    run_here();
-#endif
-
-    progress(0.6, "checking against the reference");
-    const std::size_t sample = std::min<std::size_t>(tokens, 4);
-    std::vector<float> exact(sample * d);
-    made.call(0, sample);
-#if defined(TIFFIN_EXAMPLE_CUDA)
-    if (j.on_device) held->y = held->device->output(sample);
-#endif
-    const tiffin::matrix_view<const float> first(j.x.data(), sample, d);
-    tiffin::token_inputs of_sample = held->inputs(j, 0, first);
-    of_sample.gathered = {};  // it has the tables themselves
-    reference(first, of_sample, tiffin::matrix_view<float>(exact.data(), sample, d), j.execute);
-    float largest = 0, off = 0;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-        largest = std::max(largest, std::abs(exact[i]));
-        off = std::max(off, std::abs(exact[i] - held->y[i]));
-    }
-    r.error = largest > 0 ? static_cast<double>(off / largest) : off;
-    // Rounding errors of sums of n terms of random sign grow like sqrt(n) units in the last place of
-    // the sum (Higham and Mary, 2019); their constant 8 leaves a failure probability below 1e-13 a sum.
-    r.allowed = 8 * std::sqrt(static_cast<double>(d + sizes.d_ff)) * 0x1p-24;
-
-    // What runs from here on are the packed copies and the tables.
-    const auto& entries = held->given.tensors.entries();
-    const std::vector<std::string> none;
-    const auto& stay = held->layers.empty() ? none : held->layers[0].reads_in_place();
-    for (std::size_t i = 0; i < held->given.memory.size(); ++i)
-        if (std::find(stay.begin(), stay.end(), entries[i].name) == stay.end())
-            std::vector<float>().swap(held->given.memory[i]);
-    return made;
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t n = values.size();
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
-// Times all layers in turn, several rounds: a machine that slows down for a while slows them all.
-// Ratios are medians of the rounds' ratios to the first layer.
-void measure(const job& j, std::vector<contender>& all, const report& progress) {
-    constexpr std::size_t rounds = 7;
-    const std::size_t tokens = j.ids.size();
-    // Tokens a second over the text from `at` on, which is moved along.
-    const auto rate = [&](contender& c, std::size_t step, std::size_t& at) {
-        std::size_t done = 0;
-        const auto start = clock::now();
-        do {
-            if (at >= tokens) at = 0;
-            const std::size_t count = std::min(step, tokens - at);
-            c.call(at, count);
-            at += count;
-            done += count;
-        } while (seconds_since(start) < j.seconds);
-        return static_cast<double>(done) / seconds_since(start);
-    };
-    for (const bool decode : {false, true}) {
-        std::vector<std::vector<double>> rates(all.size()), ratios(all.size());
-        std::vector<std::size_t> at(all.size());
-        for (std::size_t round = 0; round < rounds; ++round)
-            for (std::size_t i = 0; i < all.size(); ++i) {
-                const auto turns =
-                    static_cast<double>((decode ? rounds : 0) * all.size() + round * all.size() + i);
-                progress(turns / static_cast<double>(2 * rounds * all.size()), decode ? "decode" : "prefill");
-                rates[i].push_back(rate(all[i], decode ? 1 : batch, at[i]));
-                ratios[i].push_back(rates[i].back() / rates[0].back());
-            }
-        for (std::size_t i = 0; i < all.size(); ++i) {
-            row& r = all[i].result;
-            (decode ? r.decode : r.prefill) = median(rates[i]);
-            (decode ? r.decode_ratio : r.prefill_ratio) = median(ratios[i]);
-        }
-    }
-}
 
 std::string read_file(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
@@ -362,15 +118,47 @@ std::string scaled(double v) {
     return out;
 }
 
+std::string ratio_and_quartiles(const rates& of) {
+    char out[48];
+    std::snprintf(out, sizeof out, "%.2f (%.2f-%.2f)%s", of.ratio, of.low, of.high, of.trusted() ? " " : "~");
+    return out;
+}
+
 void print_table(const std::vector<row>& rows, std::size_t distinct) {
-    std::printf("%-12s %-58s %9s %9s %9s %8s %9s %8s %9s %8s\n", "layer", "composition", "params", "B/token",
-                "FLOP/tok", "ids", "prefill/s", "x swiglu", "decode/s", "x swiglu");
+    std::printf("%-12s %-58s %9s %9s %9s %8s %9s %20s  %9s %20s\n", "layer", "composition", "params",
+                "B/token", "FLOP/tok", "ids", "prefill/s", "x swiglu (quartiles)", "decode/s",
+                "x swiglu (quartiles)");
     for (const row& r : rows)
-        std::printf("%-12s %-58s %9s %9s %9s %8s %9s %8.2f %9s %8.2f\n", r.name.c_str(),
-                    r.composition.c_str(), scaled(r.cost.parameters).c_str(),
-                    scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
-                    r.reads_ids ? std::to_string(distinct).c_str() : "-", scaled(r.prefill).c_str(),
-                    r.prefill_ratio, scaled(r.decode).c_str(), r.decode_ratio);
+        std::printf("%-12s %-58s %9s %9s %9s %8s %9s %21s %9s %21s\n", r.name.c_str(), r.composition.c_str(),
+                    scaled(r.cost.parameters).c_str(), scaled(r.cost.bytes_per_token()).c_str(),
+                    scaled(r.cost.matrix_flops_per_token).c_str(),
+                    r.reads_ids ? std::to_string(distinct).c_str() : "-",
+                    scaled(r.prefill.per_second).c_str(), ratio_and_quartiles(r.prefill).c_str(),
+                    scaled(r.decode.per_second).c_str(), ratio_and_quartiles(r.decode).c_str());
+}
+
+// What of the table cannot be trusted, and whether the machine was busy.
+void print_trust(const std::vector<row>& rows, const machine_load::share& load) {
+    std::size_t doubtful = 0;
+    bool busy = load.busy();
+    for (const row& r : rows) {
+        doubtful += !r.prefill.trusted() || !r.decode.trusted();
+        busy = busy || r.prefill.busy || r.decode.busy;
+    }
+    if (busy)
+        std::printf(
+            "\nThe machine was busy: this program's threads waited for a core %.0f %% of their time%s.\n",
+            100 * load.waiting,
+            load.stolen > 0.01
+                ? (", and the host took " + std::to_string(static_cast<int>(100 * load.stolen + 0.5)) +
+                   " % of the machine's")
+                      .c_str()
+                : "");
+    if (doubtful > 0)
+        std::printf(
+            "\n~ cannot be trusted (%zu of %zu layers): the machine was busy meanwhile, or the quartiles are "
+            "more than %.0f %% of the median apart.\n",
+            doubtful, rows.size(), 100 * rates::widest);
 }
 
 // How the routers of the layers share the text out among their experts.
@@ -406,72 +194,36 @@ nlohmann::json to_json(const job& j, const std::vector<row>& rows, std::size_t d
              {"flops_per_token", r.cost.matrix_flops_per_token},
              {"sequence_parameters",
               r.cost.sequence_parameters(r.reads_ids ? static_cast<double>(distinct) : 1)},
-             {"prefill_tokens_per_second", r.prefill},
-             {"decode_tokens_per_second", r.decode},
-             {"prefill_ratio", r.prefill_ratio},
-             {"decode_ratio", r.decode_ratio},
+             {"prefill_tokens_per_second", r.prefill.per_second},
+             {"decode_tokens_per_second", r.decode.per_second},
+             {"prefill_ratio", r.prefill.ratio},
+             {"prefill_ratio_quartiles", {r.prefill.low, r.prefill.high}},
+             {"prefill_trusted", r.prefill.trusted()},
+             {"decode_ratio", r.decode.ratio},
+             {"decode_ratio_quartiles", {r.decode.low, r.decode.high}},
+             {"decode_trusted", r.decode.trusted()},
              {"weight_copies", r.copies},
              {"relative_error", r.error},
              {"relative_error_allowed", r.allowed}});
     return out;
 }
 
-int run(const arguments& args) {
-    job j;
-    std::optional<tiffin::io::model> model;
-    tiffin::io::described_layer real;
-    std::optional<tiffin::io::safetensors_file> trained;
-    std::size_t most_ids = args.vocab;
-    if (!args.layer_file.empty()) {
-        trained = tiffin::io::safetensors_file::open(args.layer_file).or_throw();
-        with_block_of(*trained, [&](const auto&, const tiffin::block_shape& of, const char*, const auto&) {
-            j.sizes = {fs::path(args.layer_file).filename().string(), of.d_model, of.d_ff};
-            if (of.vocab != 0) most_ids = std::min(most_ids, of.vocab);
-        });
-        if (most_ids < 256)
-            throw std::runtime_error(args.layer_file + ": has tables of " + std::to_string(most_ids) +
-                                     " rows; a text needs 256, one per byte, or more");
-    } else if (args.model.empty()) {
-        j.sizes = parse_shape(args.shape);
-    } else {
-        model = tiffin::io::model::open(args.model).or_throw();
-        real = read_layer(*model, args.layer);
-        const tiffin::shape up = real.tensors.find("up_proj.weight")->shape;
-        j.sizes = {fs::path(args.model).filename().string() + ", layer " + std::to_string(args.layer), up[1],
-                   up[0]};
-    }
-    j.execute = tiffin::openmp{args.threads};
-    const std::string text = read_text(args.text);
-    const vocabulary words(text, most_ids);
-    std::vector<std::int32_t> all = words.encode(text);
-    const std::size_t text_tokens = all.size();
-    all.resize(std::min(text_tokens, args.tokens));
-    j.ids = std::move(all);
-    j.vocab = words.size();
-    const std::size_t distinct = std::set<std::int32_t>(j.ids.begin(), j.ids.end()).size();
-    // Inputs as after a norm: for each token its own row of unit variance.
-    j.tables_in_file = args.tables == "file";
-    j.on_device = args.backend == "cuda";
-    if (j.on_device && j.tables_in_file)
-        throw std::runtime_error("--backend cuda: takes --tables memory; rows from a file are for simd");
-    j.seconds = args.seconds;
-    j.x.resize(j.ids.size() * j.sizes.d_model);
-    for (std::size_t t = 0; t < j.ids.size(); ++t)
-        for (std::size_t i = 0; i < j.sizes.d_model; ++i)
-            j.x[t * j.sizes.d_model + i] =
-                number(77, static_cast<std::uint64_t>(j.ids[t]) * j.sizes.d_model + i, 1.0f);
+// A layer that is compared, and what it is made of.
+struct entry {
+    std::string name;
+    std::string composition;
+    tiffin::block_cost cost;
+    std::function<contender(const job&, const std::string&, const std::string&, const report&)> make;
+};
 
+// What is compared at a shape. `beside` outlives what is returned.
+std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiffin::block_shape, 2>& beside) {
     using namespace tiffin;
-    const std::size_t d = j.sizes.d_model, f = j.sizes.d_ff;
-    const block_shape whole{.d_model = d, .d_ff = f, .vocab = j.vocab};
-    struct entry {
-        std::string name;
-        std::string composition;
-        std::function<contender(const job&, const std::string&, const std::string&, const report&)> make;
-    };
+    const std::size_t d = at.d_model, f = at.d_ff;
+    const block_shape whole{.d_model = d, .d_ff = f, .vocab = vocab};
     const auto compared_as = [](const char* name, const char* composition, const auto& block,
                                 const block_shape& sizes) {
-        return entry{name, composition,
+        return entry{name, composition, cost(sizes, block),
                      [=](const job& of, const std::string& n, const std::string& c, const report& r) {
                          return make_contender(of, n, c, block, sizes, r);
                      }};
@@ -485,8 +237,7 @@ int run(const arguments& args) {
     pools.experts = 4;
     experts.experts = 8;
     experts.d_ff = std::max<std::size_t>(f / 4, 1);
-    const std::array<block_shape, 2> beside{
-        {whole, {.d_model = d, .d_ff = std::max<std::size_t>(d / 8, 1), .vocab = j.vocab}}};
+    beside = {whole, {.d_model = d, .d_ff = std::max<std::size_t>(d / 8, 1), .vocab = vocab}};
     branches.parts = beside.data();
     mixture<softmax_topk, swiglu> two_of_eight;
     two_of_eight.router.top_k = 2;
@@ -515,7 +266,7 @@ int run(const arguments& args) {
     mort<swiglu> mort_of_28_layers;
     mort_of_28_layers.modulator.num_layers = 28;
     // clang-format off
-    std::vector<entry> compared{
+    return {
         COMPARED("swiglu", whole, ffn<gate<silu>, dense>),
         COMPARED("mlp", whole, ffn<gate<gelu>, none>),
         COMPARED("stem", whole, ffn<gate<silu>, token_embedding>),
@@ -540,68 +291,255 @@ int run(const arguments& args) {
     };
     // clang-format on
 #undef COMPARED
+}
+
+// Bytes of the layers, at so many bytes a number. Packed weights are padded to whole panels: a fiftieth, at most.
+std::vector<layer_bytes> bytes_of(const std::vector<entry>& compared, const job& j) {
+    std::vector<layer_bytes> made;
+    for (const entry& e : compared) {
+        const double all = 4 * e.cost.parameters, tables = 4 * e.cost.table_parameters;
+        const double packed = 1.02 * (all - tables);
+        const double in_file = j.tables_in_file ? tables : 0;  // pages of the file, mapped
+        // What goes to a device stays there.
+        made.push_back({.making = all + in_file + (j.on_device ? 0 : packed),
+                        .held = j.on_device ? 0 : tables + packed,
+                        .read = e.cost.bytes_per_token()});
+    }
+    return made;
+}
+
+// Bytes of what all layers share: the text and its inputs, what calls write to, and the program.
+double shared_bytes(const job& j) {
+    const double wide =
+        4 * (8 * static_cast<double>(j.sizes.d_model) + 4 * static_cast<double>(j.sizes.d_ff));
+    return 2 * 4 * static_cast<double>(j.ids.size() * j.sizes.d_model) + batch * wide + 96e6;
+}
+
+// What a run takes at most where it can; and of what is free, to leave some to other programs.
+constexpr double most_memory = 2.2e9, of_free_memory = 0.9;
+
+memory_plan plan_at(const std::vector<entry>& compared, const job& j, double cache, double others,
+                    double usable) {
+    return memory_plan::of(bytes_of(compared, j), shared_bytes(j) + others, j.on_device ? 0 : 2 * cache,
+                           std::min(most_memory, usable));
+}
+
+// How far the whole job is, and how long the rest takes.
+class whole_job {
+public:
+    // `work`: parameters of all layers that are made. `timing`: seconds.
+    whole_job(double work, double timing) : work_(work), timing_(timing) {}
+    // Of the layer that is being made.
+    void making(double parameters) { now_ = parameters; }
+    void made(double parameters, double seconds) {
+        made_ += parameters;
+        making_seconds_ += seconds;
+        now_ = 0;
+    }
+    void timed(double seconds) { timed_ += seconds; }
+    void show(const std::string& what, double timed_now = 0) {
+        const double elapsed = seconds_since(start_);
+        // Before the first layer is made: as if a hundred million parameters took a second.
+        const double rate = made_ > 0 ? making_seconds_ / made_ : 1e-8;
+        const double left =
+            std::max(0.0, rate * (work_ - made_ - now_ / 2)) + std::max(0.0, timing_ - timed_ - timed_now);
+        bar_.show(elapsed / std::max(elapsed + left, 1e-9), what, left);
+    }
+
+private:
+    double work_, timing_;
+    double now_ = 0, made_ = 0, making_seconds_ = 0, timed_ = 0;
+    steady::time_point start_ = steady::now();
+    progress_bar bar_{"compare_layers", std::chrono::seconds(15)};
+};
+
+// Makes the layers group by group, and times each group's in turn.
+std::vector<row> run_groups(const job& j, const std::vector<entry>& compared, const memory_plan& plan,
+                            double seconds, std::vector<routing>& routed) {
+    double work = 0;
+    for (const entry& e : compared) work += e.cost.parameters;
+    whole_job whole(work, seconds);
+    const auto make = [&](const entry& e) {
+        whole.making(e.cost.parameters);
+        const auto start = steady::now();
+        contender made = e.make(j, e.name, e.composition,
+                                [&](double, const std::string& what) { whole.show(e.name + ": " + what); });
+        if (made.choices != 0 && made.choices != made.experts) {
+            routing r{e.name, tiffin::routing_statistics(made.experts)};
+            if (const tiffin::status s = r.statistics.add(made.routes(), made.choices); !s)
+                throw std::runtime_error(e.name + ": " + s.failure().message());
+            routed.push_back(std::move(r));
+        }
+        whole.made(e.cost.parameters, seconds_since(start));
+        return made;
+    };
+    contender first = make(compared[0]);
+    std::vector<row> rows{first.result};
+    std::array<std::vector<double>, 2> of_first;  // in all groups
+    std::array<bool, 2> busy{};
+    for (const memory_plan::group& g : plan.groups) {
+        std::vector<contender> beside;
+        for (const std::size_t i : g.layers) beside.push_back(make(compared[i]));
+        std::vector<contender*> group{&first};
+        for (contender& c : beside) group.push_back(&c);
+        cache_sweep sweep(g.sweep);
+        const double share = seconds * static_cast<double>(std::max<std::size_t>(g.layers.size(), 1)) /
+                             static_cast<double>(std::max<std::size_t>(compared.size() - 1, 1));
+        for (const bool decode : {false, true}) {
+            const round_times times =
+                time_rounds(j, group, decode ? 1 : batch, decode ? 9 : 3, share / 2, sweep, [&](double now) {
+                    whole.show(decode ? "timing decode" : "timing prefill", std::min(now, share / 2));
+                });
+            whole.timed(share / 2);
+            std::vector<double>& all = of_first[decode];
+            all.insert(all.end(), times.per_token[0].begin(), times.per_token[0].end());
+            busy[decode] = busy[decode] || times.busy;
+            for (std::size_t i = 0; i < beside.size(); ++i)
+                (decode ? beside[i].result.decode : beside[i].result.prefill) =
+                    rates_of(times.per_token[i + 1], times.per_token[0], times.busy);
+        }
+        for (const contender& c : beside) rows.push_back(c.result);
+    }
+    rows[0].prefill = rates_of(of_first[0], of_first[0], busy[0]);
+    rows[0].decode = rates_of(of_first[1], of_first[1], busy[1]);
+    return rows;
+}
+
+int run(const arguments& args) {
+    tiffin::thread_team team(args.threads);
+    call_memory memory;
+    job j{.execute = team, .memory = memory};
+    std::optional<tiffin::io::model> model;
+    tiffin::io::described_layer real;
+    std::optional<tiffin::io::safetensors_file> trained;
+    std::size_t most_ids = args.vocab;
+    if (!args.layer_file.empty()) {
+        trained = tiffin::io::safetensors_file::open(args.layer_file).or_throw();
+        with_block_of(*trained, [&](const auto&, const tiffin::block_shape& of, const char*, const auto&) {
+            j.sizes = {fs::path(args.layer_file).filename().string(), of.d_model, of.d_ff};
+            if (of.vocab != 0) most_ids = std::min(most_ids, of.vocab);
+        });
+        if (most_ids < 256)
+            throw std::runtime_error(args.layer_file + ": has tables of " + std::to_string(most_ids) +
+                                     " rows; a text needs 256, one per byte, or more");
+    } else if (args.model.empty()) {
+        j.sizes = args.shape.empty() ? known_shapes[0] : parse_shape(args.shape);
+    } else {
+        model = tiffin::io::model::open(args.model).or_throw();
+        real = read_layer(*model, args.layer);
+        const tiffin::shape up = real.tensors.find("up_proj.weight")->shape;
+        j.sizes = {fs::path(args.model).filename().string() + ", layer " + std::to_string(args.layer), up[1],
+                   up[0]};
+    }
+    const std::string text = read_text(args.text);
+    const vocabulary words(text, most_ids);
+    std::vector<std::int32_t> all = words.encode(text);
+    const std::size_t text_tokens = all.size();
+    all.resize(std::min(text_tokens, args.tokens));
+    j.ids = std::move(all);
+    j.vocab = words.size();
+    const std::size_t distinct = std::set<std::int32_t>(j.ids.begin(), j.ids.end()).size();
+    j.tables_in_file = args.tables == "file";
+    j.on_device = args.backend == "cuda";
+    if (j.on_device && j.tables_in_file)
+        throw std::runtime_error("--backend cuda: takes --tables memory; rows from a file are for simd");
+
+    std::array<tiffin::block_shape, 2> beside;
+    std::vector<entry> compared = layers_at(j.sizes, j.vocab, beside);
     // Weights that are not initialised here: one row more, behind SwiGLU's.
+    double given_bytes = 0;
     const auto add_given = [&](std::string name, std::string composition, const auto& block,
-                               const block_shape& sizes, const weights& tensors,
-                               const std::vector<block_shape>& parts = {}) {
+                               const tiffin::block_shape& sizes, const tiffin::weights& tensors,
+                               const std::vector<tiffin::block_shape>& parts = {}) {
         const auto make = [=, &tensors](const job& of, const std::string& n, const std::string& c,
                                         const report& r) {
-            block_shape shape = sizes;
-            if (!parts.empty()) shape.parts = parts.data();
-            return make_contender(of, n, c, block, shape, r, &tensors);
+            tiffin::block_shape of_parts = sizes;
+            if (!parts.empty()) of_parts.parts = parts.data();
+            return make_contender(of, n, c, block, of_parts, r, &tensors);
         };
-        compared.insert(compared.begin() + 1, {std::move(name), std::move(composition), make});
+        tiffin::block_shape of_parts = sizes;
+        if (!parts.empty()) of_parts.parts = parts.data();
+        compared.insert(compared.begin() + 1,
+                        {std::move(name), std::move(composition), tiffin::cost(of_parts, block), make});
+        given_bytes += 4 * compared[1].cost.parameters;  // what was read
     };
     if (trained)
-        with_block_of(*trained, [&](const auto& block, const block_shape& sizes,
-                                    const std::string& composition, const std::vector<block_shape>& parts) {
-            add_given("trained", "the file's " + composition, block, sizes, trained->tensors(), parts);
-        });
+        with_block_of(
+            *trained, [&](const auto& block, const tiffin::block_shape& sizes, const std::string& composition,
+                          const std::vector<tiffin::block_shape>& parts) {
+                add_given("trained", "the file's " + composition, block, sizes, trained->tensors(), parts);
+            });
     if (model) {
         const auto as = [&](std::string composition, const auto& block) {
-            add_given(std::string(model->architecture()), std::move(composition), block, whole, real.tensors);
+            add_given(std::string(model->architecture()), std::move(composition), block,
+                      {.d_model = j.sizes.d_model, .d_ff = j.sizes.d_ff}, real.tensors);
         };
         const std::string phi = real.options["activation"];
         if (real.options["block"] == "mlp") {
-            as("the model's ffn<gate<gelu>, none>", mlp{});
+            as("the model's ffn<gate<gelu>, none>", tiffin::mlp{});
         } else if (phi == "silu") {
-            as("the model's ffn<gate<silu>, dense>", swiglu{});
+            as("the model's ffn<gate<silu>, dense>", tiffin::swiglu{});
         } else {
             gated_ffn block;
-            io::layer_options options(real.options);
-            if (const status s = options.read("activation", block.hidden.gate.phi); !s)
+            tiffin::io::layer_options options(real.options);
+            if (const tiffin::status s = options.read("activation", block.hidden.gate.phi); !s)
                 throw std::runtime_error(model->label() + ": " + s.failure().message());
             as("the model's ffn<gate<" + phi + ">, dense>", block);
         }
     }
-    std::vector<routing> routed;
-    std::vector<row> rows;
-    {
-        progress_bar bar;
-        std::vector<contender> contenders;
-        for (const entry& e : compared)
-            contenders.push_back(e.make(j, e.name, e.composition, [&](double done, const std::string& what) {
-                const double before = static_cast<double>(contenders.size()) + done;
-                bar.show(0.4 * before / static_cast<double>(compared.size()), e.name + ": " + what);
-            }));
-        for (const contender& c : contenders) {
-            if (c.choices == 0 || c.choices == c.experts) continue;
-            routing r{c.result.name, routing_statistics(c.experts)};
-            if (const status s = r.statistics.add(c.routes(), c.choices); !s)
-                throw std::runtime_error(c.result.name + ": " + s.failure().message());
-            routed.push_back(std::move(r));
+    const double cache = args.cache_mib > 0 ? static_cast<double>(args.cache_mib << 20)
+                                            : static_cast<double>(last_level_cache_bytes());
+    const double there =
+        args.memory_mib > 0 ? static_cast<double>(args.memory_mib << 20) : available_memory_bytes();
+    const double usable = of_free_memory * there;
+    memory_plan plan = plan_at(compared, j, cache, given_bytes, usable);
+    const auto fits = [&] { return plan.peak <= usable; };
+    if (!fits()) {
+        const std::string asked = j.sizes.name;
+        const double needed = plan.peak;
+        for (const shape& smaller : known_shapes) {
+            if (fits()) break;
+            if (smaller.d_model * smaller.d_ff >= j.sizes.d_model * j.sizes.d_ff) continue;
+            j.sizes = smaller;
+            compared = layers_at(j.sizes, j.vocab, beside);
+            plan = plan_at(compared, j, cache, 0, usable);
         }
-        measure(j, contenders,
-                [&](double done, const std::string& what) { bar.show(0.4 + 0.6 * done, what); });
-        for (const contender& c : contenders) rows.push_back(c.result);
+        const std::string sentence = asked + " needs " + scaled(needed) +
+                                     "B of memory; nine tenths of what is free are " + scaled(usable) + "B";
+        if (!fits()) throw std::runtime_error(sentence + "; there is no smaller known shape that fits");
+        if (!args.shape.empty() || model || trained)
+            throw std::runtime_error(sentence + "; --shape " + j.sizes.name + " needs " + scaled(plan.peak) +
+                                     "B");
+        std::printf("%s: %s runs in its place.\n", sentence.c_str(), j.sizes.name.c_str());
     }
     std::printf(
-        "%s: %s, d_model %zu, d_ff %zu, f32, tables in %s | %zu of %zu tokens, vocabulary %zu | %zu "
+        "%s: at most %sB of memory (%sB are free), about %.0f s of timing after the layers are made.\n",
+        j.sizes.name.c_str(), scaled(plan.peak).c_str(), scaled(there).c_str(), args.seconds);
+    if (!plan.all_swept)
+        std::printf(
+            "The caches hold %sB: too much to have all layers out of them within that memory; decode may be "
+            "timed partly out of a cache.\n",
+            scaled(cache).c_str());
+    std::fflush(stdout);
+    // Inputs as after a norm: for each token its own row of unit variance.
+    j.x.resize(j.ids.size() * j.sizes.d_model);
+    for (std::size_t t = 0; t < j.ids.size(); ++t)
+        for (std::size_t i = 0; i < j.sizes.d_model; ++i)
+            j.x[t * j.sizes.d_model + i] =
+                number(77, static_cast<std::uint64_t>(j.ids[t]) * j.sizes.d_model + i, 1.0f);
+    memory.y.resize(batch * j.sizes.d_model);
+    std::vector<routing> routed;
+    const machine_load load(j.execute.concurrency());
+    const std::vector<row> rows = run_groups(j, compared, plan, args.seconds, routed);
+    const machine_load::share others = load.now();
+    std::printf(
+        "\n%s: %s, d_model %zu, d_ff %zu, f32, tables in %s | %zu of %zu tokens, vocabulary %zu | %zu "
         "threads\n\n",
         j.sizes.name.c_str(), args.backend.c_str(), j.sizes.d_model, j.sizes.d_ff,
         j.on_device ? "device memory" : args.tables.c_str(), j.ids.size(), text_tokens, j.vocab,
         j.execute.concurrency());
     print_table(rows, distinct);
+    print_trust(rows, others);
     print_routing(routed);
     const row worst = *std::max_element(rows.begin(), rows.end(), [](const row& a, const row& b) {
         return a.error / a.allowed < b.error / b.allowed;
@@ -628,8 +566,10 @@ int main(int argc, char** argv) {
         "Runs a real text through dense and token-indexed FFN layers with initialised weights: checks each\n"
         "against the reference, then times prefill (batches of 512 tokens) and decode (token by token).");
     app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own files)");
-    app.add_option("--shape", args.shape, "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048")
-        ->capture_default_str();
+    app.add_option(
+        "--shape", args.shape,
+        "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048 (default: llama-3.2-1b, or a\n"
+        "smaller one where there is not the memory)");
     app.add_option("--model", args.model,
                    "GGUF file, or a checkpoint's folder: its layer as one row more, and the shape of that")
         ->excludes("--shape");
@@ -662,10 +602,18 @@ int main(int argc, char** argv) {
            "simd, or cuda in builds that have it: weights and tables on the device, each call waited for")
         ->check(CLI::IsMember(backends))
         ->capture_default_str();
-    app.add_option("--seconds", args.seconds, "That each layer is timed for, at least, in each of 14 rounds")
-        ->check(CLI::Range(0.001, 3600.0))
+    app.add_option(
+           "--seconds", args.seconds,
+           "That timing takes in all; each layer is timed in 3 calls of prefill and 9 of decode at least")
+        ->check(CLI::Range(0.001, 86400.0))
         ->capture_default_str();
-    app.add_option("--threads", args.threads, "OpenMP threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--cache-mib", args.cache_mib,
+                   "As if the last-level caches had so many MiB (default: what they have)")
+        ->check(CLI::Range(1, 1 << 20));
+    app.add_option("--memory-mib", args.memory_mib,
+                   "As if so many MiB of memory were free (default: what is free)")
+        ->check(CLI::Range(1, 1 << 30));
     app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it");
     CLI11_PARSE(app, argc, argv);
     try {

@@ -3,10 +3,10 @@
 
 #include <tiffin/tiffin.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <list>
 #include <vector>
 
@@ -19,10 +19,14 @@ inline float number(std::uint64_t seed, std::uint64_t i, float deviation) {
     return unit * 3.4641016f * deviation;
 }
 
-inline void fill(std::vector<float>& to, std::uint64_t seed, float deviation) {
-#pragma omp parallel for
-    for (std::ptrdiff_t i = 0; i < std::ssize(to); ++i)
-        to[static_cast<std::size_t>(i)] = number(seed, static_cast<std::uint64_t>(i), deviation);
+inline void fill(std::vector<float>& to, std::uint64_t seed, float deviation,
+                 const tiffin::executor_ref& execute) {
+    const std::size_t parts = std::max<std::size_t>(execute.concurrency(), 1);
+    const auto part = [&](std::size_t p) {
+        for (std::size_t i = to.size() * p / parts; i < to.size() * (p + 1) / parts; ++i)
+            to[i] = number(seed, i, deviation);
+    };
+    execute(parts, tiffin::task_ref(part));
 }
 
 // The tensors of a block with initialised weights: SmallInit's 2 / (5 inputs) as the variance of dense
@@ -64,7 +68,8 @@ inline std::vector<std::int32_t> ranges_of(std::size_t vocab, const tiffin::bloc
 }
 
 template <class Block>
-initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
+initialised initialise(const Block& block, const tiffin::block_shape& sizes,
+                       const tiffin::executor_ref& execute) {
     initialised made;
     std::uint64_t seed = 1;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {
@@ -78,7 +83,7 @@ initialised initialise(const Block& block, const tiffin::block_shape& sizes) {
             continue;
         }
         made.memory.emplace_back(t.shape.elements());
-        fill(made.memory.back(), seed++, std::sqrt(variance_of(t)));
+        fill(made.memory.back(), seed++, std::sqrt(variance_of(t)), execute);
         made.tensors.add(name, made.memory.back().data(), t.shape);
     }
     return made;
