@@ -4,6 +4,9 @@
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/train/prepare_training.hpp>
+#include <tiffin/train/reference.hpp>
+#include <tiffin/train/simd.hpp>
 
 #include "support/doctest.hpp"
 #include "support/random.hpp"
@@ -13,8 +16,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 using namespace tiffin;
@@ -30,6 +35,16 @@ std::vector<choice<float>> picked(std::size_t top_k, const std::vector<float>& s
     std::vector<double> weights(top_k);
     product_keys{top_k}.pick(scores.data(), scores.size() / 2, scratch.data(), weights.data(), chosen.data());
     return chosen;
+}
+
+// Scores of many magnitudes, of which the larger swallow the smaller in a sum, and zeros of both signs.
+std::vector<float> scores_that_absorb(std::size_t keys, tiffin_test::random_numbers& random) {
+    constexpr float some[]{0.0f, -0.0f, 1.0f, -1.0f, 1e-20f, -1e-20f, 3e-20f, 1e10f, -1e10f, 1e30f};
+    std::vector<float> scores(2 * keys), at(2 * keys);
+    random.fill(at, 1.0f);
+    for (std::size_t i = 0; i < scores.size(); ++i)
+        scores[i] = some[static_cast<std::size_t>(std::abs(at[i]) * 1e4f) % std::size(some)];
+    return scores;
 }
 
 // All sums, sorted.
@@ -63,12 +78,13 @@ TEST_CASE("product keys: the best of all sums") {
     tiffin_test::random_numbers random(3);
     for (const std::size_t keys : {1u, 2u, 3u, 7u, 32u, 61u})
         for (std::size_t top_k = 1; top_k <= keys; top_k += 1 + top_k / 3)
-            for (int round = 0; round < 20; ++round) {
+            for (int round = 0; round < 30; ++round) {
                 std::vector<float> scores(2 * keys);
                 random.fill(scores, 3.0f);
-                // Every other time whole numbers, of which many sums are equal.
-                if (round % 2 == 1)
+                // Whole numbers, of which many sums are equal, and numbers of which many sums are rounded to equal ones.
+                if (round % 3 == 1)
                     for (float& s : scores) s = std::round(s);
+                if (round % 3 == 2) scores = scores_that_absorb(keys, random);
                 const auto chosen = picked(top_k, scores), wanted = by_search(top_k, scores);
                 for (std::size_t i = 0; i < top_k; ++i) {
                     CAPTURE(keys);
@@ -78,6 +94,44 @@ TEST_CASE("product keys: the best of all sums") {
                     CHECK(std::abs(chosen[i].weight - wanted[i].weight) <= 0x1p-23f * wanted[i].weight);
                 }
             }
+}
+
+TEST_CASE("product keys: the best of all sums where scores are infinite or NaN") {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    tiffin_test::random_numbers random(4);
+    for (const std::size_t keys : {2u, 3u, 9u})
+        for (std::size_t top_k = 1; top_k <= keys; ++top_k)
+            for (const float strange : {nan_value, inf, -inf})
+                for (int round = 0; round < 20; ++round) {
+                    std::vector<float> scores = scores_that_absorb(keys, random), where(2 * keys);
+                    random.fill(where, 1.0f);
+                    for (std::size_t i = 0; i < scores.size(); ++i)
+                        if (where[i] > 0.3f) scores[i] = strange;
+                    CAPTURE(keys);
+                    CAPTURE(top_k);
+                    CAPTURE(strange);
+                    const auto chosen = picked(top_k, scores), wanted = by_search(top_k, scores);
+                    for (std::size_t i = 0; i < top_k; ++i) {
+                        CHECK(chosen[i].expert == wanted[i].expert);
+                        CHECK(std::isnan(chosen[i].weight) == std::isnan(wanted[i].weight));
+                    }
+                }
+    // inf - inf: rows of the table, each once, with weights that are NaN.
+    for (int round = 0; round < 200; ++round) {
+        std::vector<float> scores = scores_that_absorb(5, random), where(10);
+        random.fill(where, 1.0f);
+        for (std::size_t i = 0; i < 10; ++i)
+            if (where[i] > 0.2f) scores[i] = i < 5 ? inf : -inf;
+        scores[0] = inf;
+        scores[7] = -inf;
+        const auto chosen = picked(4, scores);
+        for (std::size_t i = 0; i < 4; ++i) {
+            CHECK(chosen[i].expert >= 0);
+            CHECK(chosen[i].expert < 25);
+            CHECK(std::isnan(chosen[i].weight));
+            for (std::size_t j = 0; j < i; ++j) CHECK(chosen[j].expert != chosen[i].expert);
+        }
+    }
 }
 
 TEST_CASE("product keys: NaN comes last, and rows differ") {
@@ -143,6 +197,49 @@ TEST_CASE("row routers: routes as they are recorded, the same on every backend")
     }
     agree(routes_by(l3{}, simd{}, range_tensors.given()), by_range);
     agree(routes_by(l3{}, eigen{}, range_tensors.given()), by_range);
+}
+
+TEST_CASE("product keys: sums that rounding made equal, on every backend") {
+    // Both sums with the 1 of the second half are 1, and those with its 0 are 0 and 1e-20.
+    const std::vector<float> query{1, 1}, keys{0, 1e-20f, 1, 0}, values{10, 11, 12, 13}, x{1};
+    weights given;
+    given.add("query.weight", {query.data(), dtype::f32, {2, 1}});
+    given.add("keys.weight", {keys.data(), dtype::f32, {2, 2, 1}});
+    given.add("values.weight", {values.data(), dtype::f32, {4, 1}});
+    const auto row_by = [&](const auto& backend, std::size_t top_k) {
+        product_key_memory block;
+        block.router.top_k = top_k;
+        auto made = prepare(block, given, backend);
+        std::vector<float> y(1);
+        std::vector<choice<float>> routes(top_k);
+        token_inputs inputs;
+        inputs.routes = routes;
+        made.try_call(x, inputs, y).or_throw();
+        return routes;
+    };
+    for (const std::size_t top_k : {1u, 2u}) {
+        CAPTURE(top_k);
+        for (const auto& routes :
+             {row_by(reference{}, top_k), row_by(simd{}, top_k), row_by(eigen{}, top_k)}) {
+            CHECK(routes[0].expert == 0);
+            if (top_k == 2) CHECK(routes[1].expert == 2);
+        }
+    }
+    const auto row_learnt_by = [&](const auto& backend) {
+        using number = training_number<std::remove_cvref_t<decltype(backend)>>;
+        product_key_memory block;
+        block.router.top_k = 1;
+        auto made = prepare_training(block, given, backend, {.tokens = 1});
+        const std::vector<number> in{1};
+        std::vector<number> y(1);
+        std::vector<choice<float>> routes(1);
+        training_inputs<number> inputs;
+        inputs.routes = routes;
+        made.forward(in, inputs, y);
+        return routes[0].expert;
+    };
+    CHECK(row_learnt_by(reference<>{}) == 0);
+    CHECK(row_learnt_by(simd<>{}) == 0);
 }
 
 TEST_CASE("row routers: layers share a table where it lies") {

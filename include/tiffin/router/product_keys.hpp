@@ -14,11 +14,13 @@ TIFFIN_BEGIN
 // Shapes: x (T, input), `query.weight` (heads 2 half, input), `query.bias` (heads 2 half, optional), `keys.weight`
 //   (heads 2, keys, half): the first half's keys of head 0, then the second's, then those of head 1.
 // Numerics: scores in the backend's exact products, k ascending, sums and weights in double; what is found is the best
-//   of all keys^2 sums. Ties go to the lower row, NaN last. (Two sums that differ by less than double tells are a tie.)
+//   of all keys^2 sums as they are computed. Equal sums go to the lower row, also where one score is lost in the rounding
+//   of its sum with another; NaN last. Where one half has +inf and the other -inf, whose sum is NaN, rows are different
+//   ones and no more; the weights are NaN then.
 // Errors: top_k has no default: prepare() refuses 0 or more than keys with errc::option; an odd number of groups, a
 //   query of another width, a table whose rows are not keys^2: errc::shape.
-// Cost: 2 input heads 2 half + 4 heads keys half FLOPs per token, and the selection: 2 heads keys comparisons at
-//   least.
+// Cost: 2 input heads 2 half + 4 heads keys half FLOPs per token, and the selection: 4 heads keys comparisons at
+//   least, heads top_k keys more where equal sums are more than can be chosen.
 // Source: product key memories (arXiv 1907.05242), memory layers at scale (arXiv 2412.09764), PEER (arXiv
 //   2407.04153); docs/layers.md#product-keys.
 struct product_keys {
@@ -46,6 +48,7 @@ struct product_keys {
                          static_cast<std::int32_t>(static_cast<std::size_t>(first[a].number) * keys +
                                                    static_cast<std::size_t>(second[b].number))},
                         top_k, count, best);
+        if (equal_beyond(scores, keys, first, second, best)) take_lower_rows(scores, keys, second[0], best);
         for (std::size_t i = 0; i < top_k; ++i) weights[i] = best[i].value;
         weigh(weights, top_k);
         for (std::size_t i = 0; i < top_k; ++i) chosen[i] = {best[i].number, static_cast<Score>(weights[i])};
@@ -54,6 +57,41 @@ struct product_keys {
     template <class S>
     TIFFIN_HD static void weigh(S* sums, std::size_t n) {
         detail::softmax(sums, n);
+    }
+
+private:
+    // Whether more sums than top_k are as good as the last of the best. The places a and b of such a sum among the
+    // scores of its halves have (a + 1)(b + 1) <= top_k + 1: one is 0, or both are below top_k.
+    template <class Score, class S>
+    TIFFIN_HD bool equal_beyond(const Score* scores, std::size_t keys, const ranked<S>* first,
+                                const ranked<S>* second, const ranked<S>* best) const {
+        const S last = best[top_k - 1].value;
+        std::size_t as_good = 0;
+        for (std::size_t i = 0; i < keys; ++i) {
+            if (!exceeds(last, S(scores[i]) + second[0].value)) ++as_good;
+            if (!exceeds(last, first[0].value + S(scores[keys + i]))) ++as_good;
+        }
+        --as_good;  // the best of both halves, counted twice
+        for (std::size_t a = 1; a < top_k; ++a)
+            for (std::size_t b = 1; b < top_k && (a + 1) * (b + 1) <= top_k + 1; ++b)
+                if (!exceeds(last, first[a].value + second[b].value)) ++as_good;
+        return as_good > top_k;
+    }
+    // In place of those equal to the last of the best: the lowest rows that are.
+    template <class Score, class S>
+    TIFFIN_HD void take_lower_rows(const Score* scores, std::size_t keys, const ranked<S>& best_of_second,
+                                   ranked<S>* best) const {
+        const S last = best[top_k - 1].value;
+        std::size_t at = 0;
+        while (exceeds(best[at].value, last)) ++at;
+        for (std::size_t i = 0; i < keys && at < top_k; ++i) {
+            if (last > S(scores[i]) + best_of_second.value) continue;
+            for (std::size_t j = 0; j < keys && at < top_k; ++j) {
+                const S sum = S(scores[i]) + S(scores[keys + j]);
+                if (!exceeds(last, sum) && !exceeds(sum, last))
+                    best[at++] = {sum, static_cast<std::int32_t>(i * keys + j)};
+            }
+        }
     }
 };
 
