@@ -120,26 +120,37 @@ TEST_CASE("engram_hash: the formula, signed and unsigned, where products overflo
         }
 }
 
-TEST_CASE("longcat_hash: the formula") {
+TEST_CASE(
+    "longcat_hash: the formula, and an id that ends a sequence, which counts no more than what is older") {
     const longcat_hash h{.ids = 83, .ratio = 3, .longest = 4, .per_length = 2};
-    const auto address = ngram_addresses<longcat_hash>::of(h).or_throw();
-    REQUIRE(address.tables() == 6);
-    const ids_type text = random_text(90, 83, 4);
-    const auto rows = rows_of(address, text, 13);
-    for (std::size_t i = 0; i < 6; ++i) {
-        const wide m = 3 * 83 + 2 * static_cast<wide>(i) + 1;
-        CHECK(static_cast<wide>(address.rows(i)) == m);
-        for (std::size_t t = 0; t < text.size(); ++t) {
-            wide sum = text[t];
-            for (std::size_t k = 1; k < 2 + i / 2; ++k) {
-                wide power = 1;
-                for (std::size_t j = 0; j < k; ++j) power *= 83;
-                const std::int32_t id = at(text, t, k, ngram_history::none);
-                if (id >= 0) sum += id * (power % m);
+    ids_type text = random_text(90, 83, 4);
+    for (const std::size_t t : {0u, 5u, 6u, 20u, 22u}) text[t] = end_of_sequence;
+    for (const std::int32_t end : {ngram_history::none, end_of_sequence}) {
+        CAPTURE(end);
+        const auto address = ngram_addresses<longcat_hash>::of(h, end).or_throw();
+        REQUIRE(address.tables() == 6);
+        const auto rows = rows_of(address, text, 13);
+        for (std::size_t i = 0; i < 6; ++i) {
+            const wide m = 3 * 83 + 2 * static_cast<wide>(i) + 1;
+            CHECK(static_cast<wide>(address.rows(i)) == m);
+            for (std::size_t t = 0; t < text.size(); ++t) {
+                wide sum = text[t];
+                for (std::size_t k = 1; k < 2 + i / 2; ++k) {
+                    wide power = 1;
+                    for (std::size_t j = 0; j < k; ++j) power *= 83;
+                    const std::int32_t id = at(text, t, k, end);
+                    if (id >= 0 && id != end) sum += id * (power % m);
+                }
+                CHECK(rows[i][t] == static_cast<std::int32_t>(sum % m));
             }
-            CHECK(rows[i][t] == static_cast<std::int32_t>(sum % m));
         }
     }
+    // The token that ends a sequence sees those before it, those behind it do not see it.
+    const auto two = ngram_addresses<longcat_hash>::of({.ids = 10, .ratio = 1, .longest = 2}, 7).or_throw();
+    CHECK(rows_of(two, {3, 7, 5}, 3)[0] == ids_type{3, (7 + 3 * 10) % 11, 5});
+    const engram_hash sums{{0, 1, 2, 3, 4, 5, 6, 7}, {1, 8}, {{64}}, 2};
+    const auto counts = ngram_addresses<engram_hash>::of(sums, 7).or_throw();
+    CHECK(rows_of(counts, {3, 7, 5}, 3)[0] == ids_type{3 ^ 2 * 8, 7 ^ 3 * 8, 5 ^ 7 * 8});
     // V^3 has more than 63 bits here, V^k mod M has not.
     const longcat_hash wide_one{.ids = 1u << 30, .ratio = 1, .longest = 4, .per_length = 1};
     const auto of_wide = ngram_addresses<longcat_hash>::of(wide_one).or_throw();

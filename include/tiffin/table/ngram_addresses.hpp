@@ -18,7 +18,8 @@
 TIFFIN_BEGIN
 
 // Says which rows a token reads: one of each of `tables()` tables, from the `order()` last ids.
-// address(ids, to): ids[k] is the id k places before the token, ngram_history::none where there is none.
+// address(ids, to): ids[k] is the id k places before the token, ngram_history::none where there is none. A hash may say
+// `end_counts`, whether the id that ends a sequence is itself an id of the tokens behind it; it is unless it says not.
 template <class H>
 concept ngram_hash = std::movable<H> &&
     requires(const H& hash, const std::int32_t* ids, std::int32_t* to, std::size_t i) {
@@ -30,6 +31,18 @@ concept ngram_hash = std::movable<H> &&
     hash.address(ids, to);
 };
 
+namespace detail {
+
+template <class H>
+constexpr bool end_counts() noexcept {
+    if constexpr (requires { H::end_counts; })
+        return H::end_counts;
+    else
+        return true;
+}
+
+}  // namespace detail
+
 // Engram's addresses. For n = 2..N and each head: row = (xor over k < n of c(t_-k) m_k) mod prime, c the compressed id.
 // Numerics: 64-bit arithmetic, products and xor modulo 2^64; the remainder of the signed number, from 0 up; of the same
 //   bits without a sign where a file says so. They agree where no product overflows, which holds for m_k c < 2^63.
@@ -40,7 +53,8 @@ struct engram_hash {
     std::vector<std::int32_t> compressed;           // (V): what each id counts as
     std::vector<std::int64_t> multipliers;          // (N): m_k of the id k places before
     std::vector<std::vector<std::int64_t>> primes;  // (N - 1, heads): of n = 2, 3, ..., N
-    std::int32_t pad = 0;                           // what counts where there is no id; compressed
+    // What counts where there is no id: a compressed id, to which the map is not applied.
+    std::int32_t pad = 0;
     bool unsigned_remainder = false;
     bool may_wrap = false;
 
@@ -94,9 +108,11 @@ private:
 };
 
 // LongCat's addresses: `per_length` tables for each of n = 2..N, table i of M_i = ratio V + 2 i + 1 rows,
-// row = (t + sum over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. What is missing counts as 0.
+// row = (t + sum over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. What is missing counts as 0, and so does an id before
+// the token that ends a sequence.
 // Errors of check(): errc::option for a table of more rows than 31 bits count. Source: docs/tables.md#rows-by-the-last-ids.
 struct longcat_hash {
+    static constexpr bool end_counts = false;
     std::size_t ids = 0;  // V
     std::size_t ratio = 1;
     std::size_t longest = 2;  // N
@@ -104,7 +120,10 @@ struct longcat_hash {
 
     [[nodiscard]] std::size_t order() const noexcept { return longest; }
     [[nodiscard]] std::size_t vocab() const noexcept { return ids; }
-    [[nodiscard]] std::size_t tables() const noexcept { return (longest - 1) * per_length; }
+    [[nodiscard]] std::size_t tables() const noexcept {
+        std::size_t all = 0;
+        return __builtin_mul_overflow(longest - 1, per_length, &all) ? ~std::size_t{0} : all;
+    }
     [[nodiscard]] std::int64_t rows(std::size_t table) const noexcept {
         std::int64_t all = 0;
         const bool beyond = __builtin_mul_overflow(ratio, ids, &all) ||
@@ -143,7 +162,8 @@ struct longcat_hash {
 template <ngram_hash Hash>
 class ngram_addresses {
 public:
-    // `end`: the id after which nothing older counts; none: there is no such id.
+    // `end`: the id that ends a sequence; none: there is no such id. Where it stands before a token, what is older is
+    // missing, and itself unless it counts. The token itself may be one: it sees those before it.
     static result<ngram_addresses> of(Hash hash, std::int32_t end = ngram_history::none) {
         if (status s = hash.check(); !s) return s.failure();
         if (hash.order() > most_ids || hash.tables() > most_tables)
@@ -175,7 +195,9 @@ public:
             bool cut = false;
             for (std::size_t k = 1; k < order(); ++k) {
                 window[k] = cut ? ngram_history::none : past.before(k);
-                cut = cut || (end_ != ngram_history::none && window[k] == end_);
+                if (end_ == ngram_history::none || window[k] != end_) continue;
+                cut = true;
+                if (!detail::end_counts<Hash>()) window[k] = ngram_history::none;
             }
             hash_.address(window.data(), of_token.data());
             for (std::size_t i = 0; i < tables(); ++i) rows[i * ids.size() + t] = of_token[i];
