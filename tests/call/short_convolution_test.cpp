@@ -202,6 +202,8 @@ TEST_CASE("short_convolution: what is wrong is told, with its numbers, and nothi
     says(short_convolution::prepare(narrow, 1), errc::shape, "conv_norm.weight", "(300); it must be (301)");
     says(short_convolution::prepare(square, 1), errc::shape, "conv.weight", "(150, 2, 4)");
     says(short_convolution::prepare(c.given(), 0), errc::option, "dilation", "is 0");
+    says(short_convolution::prepare(c.given(), ~std::size_t{0} / 2), errc::option, "dilation",
+         "overflow 64 bits");
 
     std::vector<row_history> past(2, c.convolution.make_history());
     std::vector<row_history> shorter(2, row_history(8, width)), thinner(2, row_history(9, width - 1));

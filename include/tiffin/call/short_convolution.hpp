@@ -26,8 +26,8 @@ TIFFIN_BEGIN
 // Shapes: v, y (T, width), y may be v; `conv.weight` (width, K) or (width, 1, K), the token itself last;
 //   `conv_norm.weight` (width).
 // Numerics: the sum of squares in double, the rest in f32, j ascending: the same to the bit in whatever batch.
-// Errors: errc::missing_tensor, shape, dtype, option (a dilation of 0) when it is prepared; errc::size at a call, before
-//   y is written or a history has changed.
+// Errors: errc::missing_tensor, shape, dtype, option (a dilation of 0, or one whose past has more bytes than 64 bits count)
+//   when it is prepared; errc::size at a call, before y is written or a history has changed.
 // Threads: immutable; calls with different histories may run at the same time. Cost: 2 K + 10 FLOPs per number, K rows
 //   read; a task per worker, each of whole sequences; no allocation.
 // Source: Engram; docs/layers.md#engram.
@@ -63,6 +63,11 @@ public:
         if ((*norm)->shape != shape(of[0]))
             return failure(errc::shape, prefix + "conv_norm.weight", "has shape ", to_string((*norm)->shape),
                            "; it must be (", of[0], "), as conv.weight has ", of[0], " features");
+        std::size_t numbers = dilation;  // of a sequence's past
+        for (const std::size_t more : {of[of.rank() - 1], of[0], sizeof(float)})
+            if (__builtin_mul_overflow(numbers, more, &numbers))
+                return failure(errc::option, "dilation", "is ", dilation, "; the bytes of a past of ",
+                               of[of.rank() - 1], " times as many rows of ", of[0], " overflow 64 bits");
         return short_convolution(**conv, **norm, dilation, eps);
     }
 
