@@ -103,7 +103,15 @@ class Reader:
         a = np.asarray(a)
         if dtype in FLOATS:
             a = decode(encode(a, dtype), dtype, a.shape).astype(np.float64)
+            self.check_finite(full, a, dims)
         return a.reshape(shape)
+
+    def check_finite(self, full, a, dims):
+        """What decides a route is finite; a bias of the choice is a number."""
+        wrong = np.isnan(a) if full.endswith("router.selection_bias") else ~np.isfinite(a)
+        deciding = ("router.weight", "router.selection_bias", "query.weight", "query.bias", "in_proj.weight")
+        if (full.endswith(deciding) or full.endswith("keys.weight") and dims[0] == "groups") and wrong.any():
+            raise Refused("tensor %s is not finite at number %d" % (full, np.flatnonzero(wrong)[0]))
 
     def blocks(self, full, a):
         """The numbers of the tensor `full` of U8, whose format the metadata says."""

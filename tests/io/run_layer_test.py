@@ -26,6 +26,7 @@ kinds with the numpy reference in the tool's place.
     run_layer_routers.py     tests: routers whose probabilities underflow
     run_layer_limits.py      tests: names, nesting, OUTPUT
     run_layer_refusals.py    tests: bad input for the other kinds
+    run_layer_not_finite.py  tests: NaN and infinity, in weights and in inputs
     run_layer_self_check.py  --self-check
 
 What docs/layers.md leaves open, and what this test takes it to mean
@@ -60,8 +61,8 @@ What docs/layers.md leaves open, and what this test takes it to mean
     in float32 or better (no TF32, no bfloat16 products).  Outputs of different --batch and --threads
     are required to be bitwise equal on `simd` only.
 Not tested because open: options that exist but do not belong to the block (`top_k` on glu), other
-metadata such as `format`, further tensors in INPUT, holes or trailing bytes in the data section, NaN
-and infinity, `--threads 0`, `--flag=value`, flags before the paths, repeated flags, missing token_ids
+metadata such as `format`, further tensors in INPUT, holes or trailing bytes in the data section,
+`--threads 0`, `--flag=value`, flags before the paths, repeated flags, missing token_ids
 at T = 0 (in any block).  --weights and --tables are tested only for refusing unknown names.
 Composite kinds
   * Default activation of structmoe: gelu.  `top_k`: 1 for moe and structmoe, 2 for mort.  `eps`: 1e-6, of l3 and
@@ -106,7 +107,7 @@ Composite kinds
     per_layer_input.
   * The constants 1/sqrt(2 num_layers), alpha and beta are not rounded to float32 on `reference`; eps may be.
     A table folded while reading is not rounded to float32 either on `reference`.
-Not tested because open, composite kinds: an id twice in a row of a hash map, experts of different f or V, experts or
+Not tested because open, composite kinds: an id twice in a row of a hash map, experts of different V, experts or
 shared experts that are composite, two branches of moe, structmoe or mort, retoken on mort, mort on mort or parallel,
 `router.bias`, meki's SwiGLU G with an odd d, memory.weight and word_embed.weight of different V in ple, per_layer_input
 beside memory.weight, router values that differ by less than 1e-4 (but for exact ones), infinite logits, scales of blocks
@@ -135,6 +136,7 @@ def main():
     import run_layer_composite
     import run_layer_dense
     import run_layer_limits
+    import run_layer_not_finite
     import run_layer_quantised
     import run_layer_refusals
     import run_layer_routers
@@ -156,10 +158,10 @@ def main():
         if block not in ALL_BLOCKS:
             parser.error("--blocks: no block %r; there are %s" % (block, ", ".join(ALL_BLOCKS)))
     Settings.blocks, Settings.threads = tuple(options.blocks), options.threads
-    modules = [run_layer_dense, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals]
+    modules = [run_layer_dense, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals, run_layer_not_finite]
     if options.self_check:
         Settings.tool, Settings.in_process, Settings.backends = "(the reference)", run_layer_self_check.tool, ("reference",)
-        modules = [run_layer_self_check, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals]
+        modules = [run_layer_self_check, run_layer_composite, run_layer_quantised, run_layer_routers, run_layer_limits, run_layer_refusals, run_layer_not_finite]
     elif not options.run_layer or not os.path.isfile(options.run_layer):
         parser.error("%s does not exist" % options.run_layer if options.run_layer else "RUN_LAYER is missing")
     else:

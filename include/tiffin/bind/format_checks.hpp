@@ -68,6 +68,30 @@ inline status check_range(const tensor_view& given, const std::string& name, con
     return {};
 }
 
+// Numbers that decide which rows or experts a token gets are finite: one that is not would be chosen, or passed over,
+// without a word. A selection bias may be infinite: its expert is always picked first, or last.
+inline status check_deciding(tensor_kind kind, const tensor_view& given, const std::string& name) {
+    const bool bias = kind == tensor_kind::selection_bias;
+    if (!bias && kind != tensor_kind::logits && kind != tensor_kind::query &&
+        kind != tensor_kind::query_bias && kind != tensor_kind::half_keys)
+        return {};
+    for (std::size_t i = 0; i < given.shape.elements(); ++i) {
+        double number = 0;
+        if (given.type == dtype::f64)
+            std::memcpy(&number, static_cast<const unsigned char*>(given.data) + i * sizeof number,
+                        sizeof number);
+        else
+            number = static_cast<double>(load_as_f32(given.data, given.type, i));
+        if (std::isfinite(number) || (bias && !std::isnan(number))) continue;
+        return failure(errc::value, name, "number ", i, " is ",
+                       (std::isnan(number) ? "NaN"
+                        : number > 0       ? "infinite"
+                                           : "-infinite"),
+                       "; what decides a route is ", (bias ? "a number" : "finite"));
+    }
+    return {};
+}
+
 inline status check_blocks(const tensor_view& given, const std::string& name, std::string_view format,
                            std::size_t block) {
     const std::size_t last = given.shape.rank() == 0 ? 1 : given.shape[given.shape.rank() - 1];
@@ -112,6 +136,7 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
         if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;
         if (status s = check_scales(given, name); !s) return s;
     }
+    if (status s = check_deciding(kind, given, name); !s) return s;
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
     if (!dense && !holds_rows(kind)) return {};
     const number_format format =

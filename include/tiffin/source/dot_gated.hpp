@@ -48,7 +48,8 @@ struct dot_gated {
     }
 };
 
-// Engram's gate: sigmoid of the signed root of g = dot / sqrt(width), sign(g) sqrt(max(|g|, least)); of g = 0, of 0.
+// Engram's gate: sigmoid of the signed root of g = dot / sqrt(width), sign(g) sqrt(max(|g|, least)); of g = 0, of 0; NaN
+// of NaN.
 struct signed_root_gate {
     float least = 1e-6f;
 
@@ -58,7 +59,7 @@ struct signed_root_gate {
         const S zero(0), g = dot / sqrt(width);
         const S size = select(g < zero, -g, g), floor = constant<S>(least);
         const S root = sqrt(select(size < floor, floor, size));
-        return sigmoid{}(select(g < zero, -root, select(zero < g, root, zero)));
+        return sigmoid{}(select(g < zero, -root, select(zero < g, root, zero * g)));
     }
 };
 
