@@ -358,6 +358,17 @@ def kinds(spec):
     return {s["block"] for s in parts(spec)}
 
 
+def first_column(*values):
+    """rows of x for TreeCase: the first number takes turns in `values`, the others are normal."""
+
+    def x(rng, n, d):
+        a = rng.normal(size=(n, d))
+        a[:, 0] = np.resize(values, n)
+        return a
+
+    return x
+
+
 class TreeCase(Case):
     """`spec` on size (d, V, T).
 

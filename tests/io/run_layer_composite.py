@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from run_layer_cases import TreeCase, kinds
+from run_layer_cases import TreeCase, first_column, kinds
 from run_layer_harness import RunLayerTest, Settings, composite
 from run_layer_reference import ACTIVATIONS, BLOCKS, MEKI_FUSIONS, ORDERS, STRUCT_FUSIONS
 
@@ -165,6 +165,19 @@ class Values(RunLayerTest):
                     yield dict(spec, shared=dense(5 + j, i + j)) if j % 2 else spec
 
         self.run_all("moe", specs())
+
+    def test_experts_of_different_widths(self):
+        """Each expert has a d_ff of its own, and biases or none."""
+        for kind, spec in (("moe", moe(3, 2, glu(5))), ("hash_moe", hash_moe(3, 2, mlp(5))), ("mole", mole(5, 3, "trained", w=4))):
+            if kind in composite():
+                case, rng = TreeCase(spec, (6, 7, 9)), np.random.default_rng(3)
+                for e, f in ((0, 1), (2, 17)):
+                    for name in [n for n in case.tensors if n.startswith("experts.%d." % e)]:
+                        shape = [f if size == 5 else size for size in case.tensors[name][0].shape]
+                        case.tensors[name] = rng.normal(size=shape), "F32"
+                case.tensors["experts.2.up_proj.bias"] = rng.normal(size=17), "F32"
+                case.expect()
+                self.each([case])
 
     def test_moe_counts_of_experts(self):
         specs = [moe(1), moe(1, 1, router_order="sigmoid_topk_renorm"), moe(17), moe(33, 2), moe(5, 5)]
@@ -396,6 +409,22 @@ class Values(RunLayerTest):
             for same in ((0,) * n, tuple(j % 2 for j in range(n)), tuple(rng.integers(0, (n + 1) // 2, n).tolist())):
                 for kind, spec in self.row_blocks(heads, n, c, k, same=same, biases=("query",) if i % 2 else ()):
                     self.run_all(kind, [spec], backends, dtype="F32", size=SIZES[i])
+
+    def test_row_ties_by_rounding(self):
+        """Scores that are lost in the rounding of a sum, so that pairs of other keys are equal: the lower row wins."""
+        some = 0.0, -0.0, 1.0, -1.0, 1e-20, -1e-20, 3e-20, 2.0, 2.0**-53, 2.0**-54
+        rng = np.random.default_rng(2)
+
+        def change(maker):
+            for name, a in maker.values.items():
+                if name.endswith(("query.weight", "keys.weight")):
+                    a[:] = 0  # a score is the first number of x times that of a key, exactly
+                    a[..., 0] = 1 if a.ndim == 2 else rng.choice(some, a.shape[:2])
+
+        for heads, n, c, k in ((1, 2, 1, 1), (2, 3, 2, 2), (2, 7, 1, 3), (3, 12, 3, 12), (1, 33, 1, 5)):
+            for kind, spec in self.row_blocks(heads, n, c, k):
+                if kind in composite():
+                    self.each([TreeCase(spec, (4, 5, 9), change=change, x=first_column(1.0, -1.0, 0.5), near=0)])
 
     def test_row_chosen_by_several_heads(self):
         for heads, n, k in ((2, 2, 2), (3, 5, 3), (5, 3, 1)):

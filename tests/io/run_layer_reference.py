@@ -202,10 +202,11 @@ def low_rank_output(r):
     eps = r.number("eps", "1e-6")
     gate = r.tensor("gate_proj.weight", "m", "d")
     out, norm = r.tensor("out_proj.weight", "d", "m"), r.tensor("post_norm.weight", "d")
+    gate_bias, out_bias = r.optional("gate_proj.bias", "m"), r.optional("out_proj.bias", "d")
     return (
         eps,
-        lambda x: project(x, gate, slack=r.slack),
-        lambda v: rms(project(v, out, slack=r.slack), eps, norm),
+        lambda x: project(x, gate, gate_bias, slack=r.slack),
+        lambda v: rms(project(v, out, out_bias, slack=r.slack), eps, norm),
     )
 
 
@@ -226,9 +227,11 @@ def load_meki(r):
         word, beta = r.tensor("word_embed.weight", "V", "d"), r.tensor("beta")
         word_norm = r.optional("word_norm.weight", "d")
         linear = r.optional("word_proj.weight", "m", "d")
+        linear_bias = r.optional("word_proj.bias", "m") if linear is not None else None
         if linear is None:
             g = [r.tensor("word_proj.%s_proj.weight" % p, "w", "d") for p in ("gate", "up")]
             g.append(r.tensor("word_proj.down_proj.weight", "m", "w"))
+            b = [r.optional("word_proj.%s_proj.bias" % p, size) for p, size in (("gate", "w"), ("up", "w"), ("down", "m"))]
     if gated_by == "residual":
         r.file.needs["residual"] = None
 
@@ -239,8 +242,8 @@ def load_meki(r):
             if word_norm is not None:
                 row = rms(row, eps, word_norm)
             if linear is None:
-                row = multiply(activate("silu", project(row, g[0], slack=2)), project(row, g[1], slack=2))
-            part = project(row, g[2] if linear is None else linear, slack=2)
+                row = multiply(activate("silu", project(row, g[0], b[0], slack=2)), project(row, g[1], b[1], slack=2))
+            part = project(row, g[2], b[2], slack=2) if linear is None else project(row, linear, linear_bias, slack=2)
             part = multiply(Num(np.full((1, 1), float(beta))), part)
             e = add(e, part) if static else part
         if not folded:
@@ -261,6 +264,7 @@ def load_ple(r):
     if full:
         word, context = r.tensor("word_embed.weight", "V", "d"), r.tensor("per_layer_model_projection.weight", "m", "d")
         norm = r.tensor("per_layer_projection_norm.weight", "m")
+        context_bias = r.optional("per_layer_model_projection.bias", "m")
     elif memory is None:
         r.given("gate_proj.weight", r.sizes["m"][0])
 
@@ -268,7 +272,7 @@ def load_ple(r):
         p = Num(call.per_layer_input if memory is None else memory[call.ids])
         if full:
             d, m = context.shape[1], context.shape[0]
-            row = project(multiply(constant(d**-0.5), Num(word[call.ids])), context, slack=2)
+            row = project(multiply(constant(d**-0.5), Num(word[call.ids])), context, context_bias, slack=2)
             p = add(rms(row, eps, norm), multiply(constant(math.sqrt(m)), p))
             p = multiply(constant(math.sqrt(0.5)), p)
         return output(multiply(activate("gelu_tanh", gate(call.x)), p)), None

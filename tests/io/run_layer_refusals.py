@@ -51,7 +51,7 @@ class Broken:
 
     def __init__(self, spec):
         case = TreeCase(spec, (D, V, T))
-        self.case = case
+        self.case, self.spec = case, spec
         self.tensors, self.metadata, self.inputs = dict(case.tensors), dict(case.metadata), dict(case.inputs)
         self.inputs["token_ids"] = (np.array([0, 6, 3, 3]), "I64")
 
@@ -122,6 +122,26 @@ class Refusals(RefusalTest):
                 if name == "branch.1.memory.weight":
                     others += ("branch.1.word_embed.weight",)
                 self.refuse("%s without %s" % (kind, name), b, any_of=others, remove=[name])
+
+    def test_biases(self):
+        """The weights that the page gives a bias have one; beside any other tensor it is unused."""
+        dense = ("_proj.weight", "query.weight", "mix_memory.weight", "mix_input.weight", "per_layer_model_projection.weight")
+        for kind, b in self.small():
+            for name, (a, _) in list(b.tensors.items()):
+                bias = name.replace(".weight", "") + ".bias"
+                if bias in b.tensors or not np.ndim(a):
+                    continue
+                tensors = {bias: (ramp(np.shape(a)[0]), "F32")}
+                if not name.endswith(dense):
+                    self.refuse("%s with %s" % (kind, bias), b, (bias,), tensors=tensors)
+                    continue
+                case = TreeCase(b.spec, (D, V, T))
+                before = case.outputs["y"].v
+                case.tensors.update(tensors)
+                case.expect()
+                if not name.startswith("experts."):  # one of those may have been chosen by nobody
+                    self.assertTrue((case.outputs["y"].v != before).any(), bias)
+                self.each([case])
 
     def test_unused_tensor(self):
         for kind, b in self.small():

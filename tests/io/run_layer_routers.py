@@ -4,24 +4,13 @@ import math
 
 import numpy as np
 
-from run_layer_cases import NEAR, TreeCase
+from run_layer_cases import NEAR, TreeCase, first_column
 from run_layer_composite import glu, mlp, moe, mort, parallel, retoken
 from run_layer_harness import RunLayerTest, composite
 from run_layer_reference import ORDERS
 
 D = 6
 FAR = (-200.0, -1e4)  # 2.6: "All logits far below zero must not give 0/0"
-
-
-def first_column(*values):
-    """rows of x for TreeCase: the first number takes turns in `values`, the others are normal."""
-
-    def x(rng, n, d):
-        a = rng.normal(size=(n, d))
-        a[:, 0] = np.resize(values, n)
-        return a
-
-    return x
 
 
 def far(spec, by, t=17, near=None, **options):
