@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace tiffin;
@@ -38,13 +40,15 @@ weights given_for(tensor_set& memory,
     return all;
 }
 
-// Prepares with one tensor changed, or dropped where `change` returns no data, and expects a failure.
+// Prepares with one tensor changed, or dropped where `change` returns no data, and expects a failure. `optional`: which
+// optional tensors are there.
 template <class Block>
 void refuses(
     const Block& block, errc code, const std::string& where, const std::vector<std::string>& words,
     const std::function<tensor_view(const std::string&, tensor_view)>& change =
-        [](const std::string&, tensor_view t) { return t; }) {
-    tensor_set memory(tiffin_test::tensors_wanted(Block{}), {{d, f, vocab}, {}, {}, 0u, 3});
+        [](const std::string&, tensor_view t) { return t; },
+    std::uint32_t optional = 0u) {
+    tensor_set memory(tiffin_test::tensors_wanted(Block{}), {{d, f, vocab}, {}, {}, optional, 3});
     const auto made = try_prepare(block, given_for<Block>(memory, change), simd{});
     CAPTURE(where);
     REQUIRE_FALSE(made.ok());
@@ -131,6 +135,63 @@ TEST_CASE("errors: ranges of rows") {
     refuses(l3{}, errc::dtype, "ranges", {"F32"}, [&](const std::string& name, tensor_view t) {
         return name == "ranges" ? tensor_view{numbers.data(), dtype::f32, {vocab, 2}} : t;
     });
+}
+
+TEST_CASE("errors: numbers that decide routes are finite") {
+    constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    std::vector<float> numbers;
+    std::vector<double> wide;
+    const auto with = [&](const std::string& name, float bad, bool as_double = false) {
+        return [&, name, bad, as_double](const std::string& which, tensor_view t) {
+            if (which != name) return t;
+            numbers.resize(t.shape.elements());
+            for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = load_as_f32(t.data, t.type, i);
+            numbers[3] = bad;
+            wide.assign(numbers.begin(), numbers.end());
+            if (as_double) wide[2] = 1e300;  // finite, and no f32
+            if (as_double) return tensor_view{wide.data(), dtype::f64, t.shape};
+            return tensor_view{numbers.data(), dtype::f32, t.shape};
+        };
+    };
+    product_key_memory keyed;
+    keyed.router.top_k = 1;
+    peer weighed;
+    weighed.router.top_k = 1;
+    const std::vector<std::pair<float, std::string>> all{
+        {nan_value, "NaN"}, {inf, "infinite"}, {-inf, "-infinite"}};
+    for (const auto& [bad, word] : all) {
+        const std::vector<std::string> words{"number 3 is " + word, "is finite"};
+        for (const char* const name : {"query.weight", "query.bias", "keys.weight"}) {
+            refuses(keyed, errc::value, name, words, with(name, bad), ~0u);
+            refuses(weighed, errc::value, name, words, with(name, bad), ~0u);
+        }
+        refuses(moe<mlp>{}, errc::value, "router.weight", words, with("router.weight", bad));
+        refuses(structmoe{}, errc::value, "router.weight", words, with("router.weight", bad));
+        refuses(deep_embed_v7a{}, errc::value, "in_proj.weight", words, with("in_proj.weight", bad));
+    }
+    refuses(moe<mlp>{}, errc::value, "router.selection_bias", {"number 3 is NaN", "is a number"},
+            with("router.selection_bias", nan_value), ~0u);
+
+    // A bias may be infinite: an expert that is always picked, or never.
+    tensor_set memory(tiffin_test::tensors_wanted(moe<mlp>{}), {{d, f, vocab}, {}, {}, ~0u, 3});
+    const std::vector<float> x = random_rows(8, d, 1);
+    for (const float bias : {inf, -inf}) {
+        auto layer =
+            prepare(moe<mlp>{}, given_for<moe<mlp>>(memory, with("router.selection_bias", bias)), simd{});
+        std::vector<float> y(8 * d);
+        std::vector<choice<float>> routes(8);
+        layer(x, {.routes = routes}, y);
+        for (const choice<float>& one : routes) CHECK((one.expert == 3) == (bias > 0));
+        for (const float v : y) CHECK(std::isfinite(v));
+    }
+    tensor_set keys(tiffin_test::tensors_wanted(product_key_memory{}), {{d, f, vocab}, {}, {}, 0u, 3});
+    const auto in_double = [&](float bad) {
+        return try_prepare(keyed, given_for<product_key_memory>(keys, with("keys.weight", bad, true)),
+                           reference{});
+    };
+    CHECK(in_double(0).ok());
+    CHECK(in_double(inf).failure().code == errc::value);
 }
 
 TEST_CASE("errors: options without a default") {
