@@ -363,6 +363,12 @@ inline bool exceeds(const bounded& a, const bounded& b) noexcept {
     return a.value() > b.value() || (std::isnan(b.value()) && !std::isnan(a.value()));
 }
 
+// Whether a is no worse than b, by their exact values. Those that a router has compared by exceeds() are known to be
+// certain.
+inline bool is_as_good(const bounded& a, const bounded& b) noexcept {
+    return std::isnan(b.value()) || a.value() >= b.value();
+}
+
 // Backends choose in double from their f32 logits, and round the weights once.
 template <tiffin::learned_router Router>
 void choose(const Router& router, const bounded* logits, std::size_t experts, const bounded* bias,

@@ -68,13 +68,13 @@ private:
         const S last = best[top_k - 1].value;
         std::size_t as_good = 0;
         for (std::size_t i = 0; i < keys; ++i) {
-            if (!exceeds(last, S(scores[i]) + second[0].value)) ++as_good;
-            if (!exceeds(last, first[0].value + S(scores[keys + i]))) ++as_good;
+            if (is_as_good(S(scores[i]) + second[0].value, last)) ++as_good;
+            if (is_as_good(first[0].value + S(scores[keys + i]), last)) ++as_good;
         }
         --as_good;  // the best of both halves, counted twice
         for (std::size_t a = 1; a < top_k; ++a)
             for (std::size_t b = 1; b < top_k && (a + 1) * (b + 1) <= top_k + 1; ++b)
-                if (!exceeds(last, first[a].value + second[b].value)) ++as_good;
+                if (is_as_good(first[a].value + second[b].value, last)) ++as_good;
         return as_good > top_k;
     }
     // In place of those equal to the last of the best: the lowest rows that are.
@@ -83,12 +83,12 @@ private:
                                    ranked<S>* best) const {
         const S last = best[top_k - 1].value;
         std::size_t at = 0;
-        while (exceeds(best[at].value, last)) ++at;
+        while (!is_as_good(last, best[at].value)) ++at;
         for (std::size_t i = 0; i < keys && at < top_k; ++i) {
-            if (last > S(scores[i]) + best_of_second.value) continue;
+            if (!is_as_good(S(scores[i]) + best_of_second.value, last)) continue;
             for (std::size_t j = 0; j < keys && at < top_k; ++j) {
                 const S sum = S(scores[i]) + S(scores[keys + j]);
-                if (!exceeds(last, sum) && !exceeds(sum, last))
+                if (is_as_good(sum, last) && is_as_good(last, sum))
                     best[at++] = {sum, static_cast<std::int32_t>(i * keys + j)};
             }
         }

@@ -21,6 +21,11 @@ template <class S>
 TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
     return a > b || (!(b == b) && a == a);
 }
+// Whether b is not picked before a.
+template <class S>
+TIFFIN_HD constexpr bool is_as_good(const S& a, const S& b) noexcept {
+    return !exceeds(b, a);
+}
 
 // The top_k experts of a token, best first: top-k of score(logits) + bias, weights without the bias.
 // Shapes: logits, bias (experts), the latter null where there is none; scratch (2 experts); chosen (top_k).
