@@ -349,7 +349,8 @@ int main(int argc, char** argv) {
                    "MODEL: a GGUF file, the first of a split model, or a checkpoint's folder; OUT; LAYER")
         ->required();
     app.add_option("--layer", args.layers, "Layer, from 0 on; with --into once for each LAYER")
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->check(in_range(layer_numbers));
     app.add_option("--all", args.all, "Folder for a layer file of every layer");
     app.add_option("--into", args.into, "GGUF file that the layers are put into a copy of");
     const std::map<std::string, std::optional<dtype>> formats{

@@ -148,7 +148,8 @@ int main(int argc, char** argv) {
     app.add_option("--layers", args.layers, "Names of the layers' tables, {} for the number")
         ->capture_default_str();
     app.add_option("--joined", args.joined, "Name of the token-major table")->capture_default_str();
-    app.add_option("--count", args.count, "Layers of equal width, where the file does not tell the widths");
+    app.add_option("--count", args.count, "Layers of equal width, where the file does not tell the widths")
+        ->check(in_range<std::size_t>(1, layer_numbers.most + 1));
     return run_command_line(app, "convert_tables", argc, argv, [&] {
         std::string wrong = overwritten("INPUT", args.input, args.output);
         if (wrong.empty()) run(args);

@@ -50,6 +50,6 @@ int main(int argc, char** argv) {
         "one row of each, and writes a layer file marked as folded. A folded file is refused.");
     app.add_option("LAYER", args.layer, "Layer file (safetensors, docs/layer_files.md)")->required();
     app.add_option("OUTPUT", args.output, "Layer file to write")->required();
-    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(in_range(thread_counts));
     return run_command_line(app, "fold_layer", argc, argv, [&] { return run(args); });
 }

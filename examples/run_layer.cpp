@@ -311,7 +311,8 @@ int main(int argc, char** argv) {
     app.add_option("OUTPUT", args.output, "Safetensors file to write: y F32 (T, d_model)");
     app.add_option("--model", args.model,
                    "GGUF file, the first of a split model; or a checkpoint's folder with config.json");
-    app.add_option("--layer", args.model_layer, "Layer of the model, from 0 on");
+    app.add_option("--layer", args.model_layer, "Layer of the model, from 0 on")
+        ->check(in_range(layer_numbers));
     std::vector<std::string> backends{"reference", "eigen", "simd"};
 #if defined(TIFFIN_EXAMPLE_CUDA)
     backends.push_back("cuda");
@@ -343,8 +344,10 @@ int main(int argc, char** argv) {
         "--gradients", args.gradients,
         "Safetensors file to write: the gradients of sum(y dy), dy F32 (T, d_model) of INPUT: dx, one by\n"
         "the name of each tensor, and of tables <name>.ids and <name>.rows (reference and simd)");
-    app.add_option("--threads", args.threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--threads", args.threads, "Threads")
+        ->check(in_range(thread_counts))
+        ->capture_default_str();
     app.add_option("--batch", args.batch, "Tokens per call (default: all in one)")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+        ->check(in_range<std::int64_t>(1, std::int64_t{1} << 40));
     return run_command_line(app, "run_layer", argc, argv, [&] { return run(args); });
 }

@@ -299,12 +299,12 @@ void run(arguments& args) {
 
 // What is wrong with the arguments, or nothing.
 std::string complete(arguments& args) {
-    unsigned long d = 0, f = 0;
-    char rest = 0;
-    if (std::sscanf(args.shape.c_str(), "%lux%lu%c", &d, &f, &rest) != 2 || d == 0 || f == 0)
-        return "--shape " + args.shape + ": is not DxF such as 1024x4096";
-    args.d_model = d;
-    args.d_ff = f;
+    const auto given = read_shape(args.shape, model_widths, ffn_widths);
+    if (!given)
+        return "--shape " + args.shape + ": is not DxF such as 1024x4096, with D " + model_widths.text() +
+               " and F " + ffn_widths.text();
+    args.d_model = given->first;
+    args.d_ff = given->second;
     bool known = false;
     for (const tiffin::dtype type : {tiffin::dtype::f32, tiffin::dtype::bf16, tiffin::dtype::f16,
                                      tiffin::dtype::q8_0, tiffin::dtype::q4_0}) {
@@ -317,10 +317,10 @@ std::string complete(arguments& args) {
         }
     }
     if (!known) return "--tables " + args.format + ": is none of f32, bf16, f16, q8_0, q4_0";
-    if (f % tiffin::block_of(args.type) != 0)
+    if (args.d_ff % tiffin::block_of(args.type) != 0)
         return "--shape " + args.shape + ": " + args.format + " needs a width that is a multiple of " +
                std::to_string(tiffin::block_of(args.type));
-    const double row = static_cast<double>(tiffin::bytes_of(args.type, f) * args.layers);
+    const double row = static_cast<double>(tiffin::bytes_of(args.type, args.d_ff) * args.layers);
     args.vocab = static_cast<std::size_t>(args.gigabytes * (1 << 30) / row);
     if (args.vocab < 256 || args.vocab > (std::size_t{1} << 30))
         return "--gigabytes " + std::to_string(args.gigabytes) + ": makes " + std::to_string(args.vocab) +
@@ -338,24 +338,26 @@ int main(int argc, char** argv) {
         "for\n"
         "it: in memory, mapped, read directly and cached, cold and warm.");
     app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own headers)");
-    app.add_option("--gigabytes", args.gigabytes, "Of the tables of all layers")->capture_default_str();
+    app.add_option("--gigabytes", args.gigabytes, "Of the tables of all layers")
+        ->check(in_range(1e-6, 1e6))
+        ->capture_default_str();
     app.add_option("--layers", args.layers, "In the stack")
-        ->check(CLI::Range(1, 1000))
+        ->check(in_range<std::size_t>(1, 1000))
         ->capture_default_str();
     app.add_option("--shape", args.shape, "DxF")->capture_default_str();
     app.add_option("--tables", args.format, "f32, bf16, f16, q8_0 or q4_0")->capture_default_str();
     app.add_option("--tokens", args.tokens, "Of the text, from its beginning")
-        ->check(CLI::Range(1, 1 << 24))
+        ->check(in_range<std::size_t>(1, 1 << 24))
         ->capture_default_str();
     app.add_option("--decode", args.decode, "Of these, token by token")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(in_range<std::size_t>(1, 1 << 20))
         ->capture_default_str();
     app.add_option("--cache-percent", args.cache_percent, "Rows that the cache may keep")
-        ->check(CLI::Range(0.0, 100.0))
+        ->check(in_range(0.0, 100.0))
         ->capture_default_str();
     app.add_option("--folder", args.folder, "Where the table is made, and removed again")
         ->capture_default_str();
-    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(in_range(thread_counts));
     return run_command_line(app, "big_table", argc, argv, [&] {
         if (std::string wrong = complete(args); !wrong.empty()) return wrong;
         run(args);

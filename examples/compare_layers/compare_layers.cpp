@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "../support/command_line.hpp"
 #include "../support/machine.hpp"
 #include "../support/progress_bar.hpp"
 #include "../support/vocabulary.hpp"
@@ -88,14 +89,12 @@ std::string read_text(const std::string& path) {
 shape parse_shape(const std::string& text) {
     for (const shape& s : known_shapes)
         if (s.name == text) return s;
-    std::size_t d = 0, f = 0;
-    char rest = 0;
-    if (std::sscanf(text.c_str(), "%zux%zu%c", &d, &f, &rest) != 2 || d == 0 || f == 0 || d > 65536 ||
-        f > 262144)
+    const auto given = read_shape(text, model_widths, ffn_widths);
+    if (!given)
         throw std::runtime_error("--shape " + text +
                                  ": neither a known model (llama-3.2-1b, mobilellm-350m, qwen3-0.6b) nor DxF "
                                  "with D from 1 to 65536 and F from 1 to 262144, such as 512x2048");
-    return {text, d, f};
+    return {text, given->first, given->second};
 }
 
 // The FFN of a model's layer. Throws where it is none that is compared here: glu with any activation, mlp with gelu.
@@ -565,27 +564,31 @@ int main(int argc, char** argv) {
     CLI::App app(
         "Runs a real text through dense and token-indexed FFN layers with initialised weights: checks each\n"
         "against the reference, then times prefill (batches of 512 tokens) and decode (token by token).");
-    app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own files)");
+    app.add_option("TEXT", args.text, "UTF-8 text (default: the project's own files)")->check(not_empty());
     app.add_option(
-        "--shape", args.shape,
-        "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048 (default: llama-3.2-1b, or a\n"
-        "smaller one where there is not the memory)");
+           "--shape", args.shape,
+           "llama-3.2-1b, mobilellm-350m, qwen3-0.6b, or DxF such as 512x2048 (default: llama-3.2-1b, or a\n"
+           "smaller one where there is not the memory)")
+        ->check(not_empty());
     app.add_option("--model", args.model,
                    "GGUF file, or a checkpoint's folder: its layer as one row more, and the shape of that")
+        ->check(not_empty())
         ->excludes("--shape");
     app.add_option("--layer", args.layer, "Layer of the model, from 0 on")
+        ->check(in_range(layer_numbers))
         ->needs("--model")
         ->capture_default_str();
     app.add_option(
            "--layer-file", args.layer_file,
            "Layer file (examples/train writes them): its block as one row more, and the shape of that")
+        ->check(not_empty())
         ->excludes("--shape")
         ->excludes("--model");
     app.add_option("--tokens", args.tokens, "Tokens of the text that run, from its beginning")
-        ->check(CLI::Range(1, 1 << 24))
+        ->check(in_range<std::size_t>(1, 1 << 24))
         ->capture_default_str();
     app.add_option("--vocab", args.vocab, "Largest vocabulary: 256 bytes and the most frequent words")
-        ->check(CLI::Range(256, 1 << 20))
+        ->check(in_range<std::size_t>(256, 1 << 20))
         ->capture_default_str();
     app.add_option(
            "--tables", args.tables,
@@ -605,16 +608,17 @@ int main(int argc, char** argv) {
     app.add_option(
            "--seconds", args.seconds,
            "That timing takes in all; each layer is timed in 3 calls of prefill and 9 of decode at least")
-        ->check(CLI::Range(0.001, 86400.0))
+        ->check(in_range(0.001, 86400.0))
         ->capture_default_str();
-    app.add_option("--threads", args.threads, "Threads (default: all)")->check(CLI::Range(1, 1024));
+    app.add_option("--threads", args.threads, "Threads (default: all)")->check(in_range(thread_counts));
     app.add_option("--cache-mib", args.cache_mib,
                    "As if the last-level caches had so many MiB (default: what they have)")
-        ->check(CLI::Range(1, 1 << 20));
+        ->check(in_range<std::int64_t>(1, 1 << 20));
     app.add_option("--memory-mib", args.memory_mib,
                    "As if so many MiB of memory were free (default: what is free)")
-        ->check(CLI::Range(1, 1 << 30));
-    app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it");
+        ->check(in_range<std::int64_t>(1, 1 << 30));
+    app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it")
+        ->check(not_empty());
     CLI11_PARSE(app, argc, argv);
     try {
         return run(args);

@@ -246,20 +246,23 @@ int main(int argc, char** argv) {
         "--prompt", args.prompt,
         "Text to continue, on the standard output; texts of control tokens in it become these tokens");
     app.add_option("--tokens", args.tokens, "Tokens to add, unless the text ends before")
-        ->check(CLI::Range(0, 1 << 24))
+        ->check(in_range<std::size_t>(0, 1 << 24))
         ->capture_default_str();
     app.add_option("--temperature", args.temperature, "0: the likeliest token; else one is drawn")
-        ->check(CLI::Range(0.0f, 100.0f))
+        ->check(in_range(temperatures))
         ->capture_default_str();
-    app.add_option("--seed", args.seed, "Of the tokens drawn")->capture_default_str();
+    app.add_option("--seed", args.seed, "Of the tokens drawn")
+        ->check(in_range(seed_numbers))
+        ->capture_default_str();
     app.add_option(
         "--perplexity", args.text,
         "Text file whose perplexity is printed, counted as llama-perplexity does: chunks of --context\n"
         "tokens, of which the second half is predicted");
     app.add_option("--context", args.context, "Tokens of a chunk")
-        ->check(CLI::Range(4, 1 << 24))
+        ->check(in_range<std::size_t>(4, 1 << 24))
         ->capture_default_str();
-    app.add_option("--chunks", args.chunks, "Chunks at most (default: all)")->check(CLI::Range(1, 1 << 24));
+    app.add_option("--chunks", args.chunks, "Chunks at most (default: all)")
+        ->check(in_range<std::size_t>(1, 1 << 24));
     const std::map<std::string, tiffin::dtype> formats{{"f32", tiffin::dtype::f32},
                                                        {"bf16", tiffin::dtype::bf16},
                                                        {"f16", tiffin::dtype::f16},
@@ -277,7 +280,7 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"reference", "eigen", "simd"}))
         ->capture_default_str();
     app.add_option("--threads", args.threads, "Threads (default: those of the machine)")
-        ->check(CLI::Range(1, 1024));
+        ->check(in_range(thread_counts));
     app.add_option(
         "--dump-layers", args.dump,
         "Safetensors file to write of the prompt's tokens: token_ids, embeddings, layer.I.ffn_input,\n"

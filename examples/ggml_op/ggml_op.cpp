@@ -161,15 +161,15 @@ int main(int argc, char** argv) {
         "difference, and the least time of both. Weights and inputs are random. How a block becomes a node\n"
         "is in examples/ggml_op/ggml_op.hpp.");
     const auto size = [&](const char* name, std::size_t& to, const char* what, std::size_t most) {
-        app.add_option(name, to, what)->check(CLI::Range(std::size_t{1}, most))->capture_default_str();
+        app.add_option(name, to, what)->check(in_range<std::size_t>(1, most))->capture_default_str();
     };
-    size("--d-model", args.d_model, "Width of the model", 65536);
-    size("--d-ff", args.d_ff, "Width of the hidden values", 262144);
+    size("--d-model", args.d_model, "Width of the model", model_widths.most);
+    size("--d-ff", args.d_ff, "Width of the hidden values", ffn_widths.most);
     size("--vocab", args.vocab, "Rows of the STEM table", 1u << 24);
     size("--tokens", args.tokens, "Tokens of a compute", 65536);
     size("--repeats", args.repeats, "Computes, of which the quickest counts", 1000000);
     app.add_option("--threads", args.threads, "Threads of ggml, and of the direct call")
-        ->check(CLI::Range(1, 512))
+        ->check(in_range(1, 512))
         ->capture_default_str();
     return run_command_line(app, "ggml_op", argc, argv, [&] {
         run(args);

@@ -178,7 +178,8 @@ int main(int argc, char** argv) {
     std::string list;
     for (const claim& one : claims()) list += "\n  " + std::to_string(one.number) + "  " + one.question;
     CLI::App app("Puts the papers' claims to small models, trained here. Claims:" + list);
-    app.add_option("--claim", args.claims, "numbers of claims; default: all");
+    app.add_option("--claim", args.claims, "numbers of claims; default: all")
+        ->check(in_range<int>(1, static_cast<int>(claims().size())));
     app.add_option("--out", args.out, "folder of tables, curves and runs; what is there is not trained again")
         ->capture_default_str();
     app.add_option("--scale", args.scale,
@@ -186,12 +187,14 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--steps", args.steps,
                    "steps of a run; default: those of the scale, 1000 of an hour, 300 of a quarter")
-        ->check(CLI::PositiveNumber);
+        ->check(in_range<std::size_t>(1, 1'000'000'000));
     app.add_option("--text", args.text, "files and folders; default: what documents this machine has");
     app.add_option("--seeds", args.seeds, "runs of each variant")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
-    app.add_option("--threads", args.threads, "threads")->capture_default_str()->check(CLI::PositiveNumber);
+        ->check(in_range<std::size_t>(1, 1000));
+    app.add_option("--threads", args.threads, "threads")
+        ->capture_default_str()
+        ->check(in_range(thread_counts));
     app.add_option("--commit", args.commit, "told in the tables")->default_str("unknown");
     for (int i = 0; i < argc; ++i)
         args.command += (i != 0 ? " " : "") + std::string(i != 0 ? argv[i] : "reproduce");

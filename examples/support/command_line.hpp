@@ -1,7 +1,9 @@
-// How the example programs that read a command line end.
+// How the example programs read a command line, and how they end.
 #pragma once
 
 #include <tiffin/quoted.hpp>
+
+#include "number_range.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -10,13 +12,32 @@
 #include <exception>
 #include <string>
 
+// For the options whose value is a number, all of them: CLI11 itself takes -1 for 2^64 - 1, 010 for eight, and NaN. The
+// help shows the range.
+template <class T>
+CLI::Validator in_range(const number_range<T>& range) {
+    return {[range](std::string& text) { return range.read(text) ? "" : range.wrong(text); }, range.text()};
+}
+template <class T>
+CLI::Validator in_range(T least, T most) {
+    return in_range(number_range<T>{least, most});
+}
+
+// For texts and paths: an empty one would be taken for an option that was not given.
+inline CLI::Validator not_empty() {
+    return {[](std::string& text) { return text.empty() ? "the text is empty" : ""; }, ""};
+}
+
 // Parses the command line and runs. Whatever goes wrong is one line on the standard error, in printable ASCII
 // whatever it quotes, and status 1.
-// run: what is wrong, or nothing.
+// run: what is wrong, or nothing. Texts are not_empty(), but for one.
 template <class Run>
-int run_command_line(CLI::App& app, const char* program, int argc, char** argv, const Run& run) {
+int run_command_line(CLI::App& app, const char* program, int argc, char** argv, const Run& run,
+                     const CLI::Option* may_be_empty = nullptr) {
     std::string wrong;
     try {
+        for (CLI::Option* const option : app.get_options())
+            if (option != may_be_empty) option->check(not_empty());
         app.parse(argc, argv);
         wrong = run();
     } catch (const CLI::CallForHelp& help) {

@@ -27,6 +27,8 @@ struct arguments {
 
 // The likeliest token, or one drawn with the probabilities of the logits over the temperature.
 std::int32_t pick(std::span<const float> logits, double temperature, tiffin::detail::counter_random& random) {
+    for (const float z : logits)
+        if (!std::isfinite(z)) throw std::runtime_error("the model gives logits that are not finite");
     const auto most = std::max_element(logits.begin(), logits.end());
     if (temperature <= 0) return static_cast<std::int32_t>(most - logits.begin());
     std::vector<double> sums;
@@ -67,13 +69,22 @@ int main(int argc, char** argv) {
     arguments args;
     CLI::App app("Continues a prompt with a model that `train` made.");
     app.add_option("checkpoint", args.checkpoint, "checkpoint.safetensors of a run")->required();
-    app.add_option("prompt", args.prompt, "text to go on from")->required();
-    app.add_option("--tokens", args.tokens, "the most tokens to add")->capture_default_str();
-    app.add_option("--temperature", args.temperature, "0: always the likeliest token")->capture_default_str();
-    app.add_option("--seed", args.seed, "of what is drawn")->capture_default_str();
-    app.add_option("--threads", args.threads, "threads")->capture_default_str()->check(CLI::PositiveNumber);
-    return run_command_line(app, "generate", argc, argv, [&]() -> std::string {
+    const CLI::Option* const prompt = app.add_option("prompt", args.prompt, "text to go on from")->required();
+    app.add_option("--tokens", args.tokens, "the most tokens to add")
+        ->check(in_range<std::size_t>(1, 1 << 24))
+        ->capture_default_str();
+    app.add_option("--temperature", args.temperature, "0: always the likeliest token")
+        ->check(in_range(temperatures))
+        ->capture_default_str();
+    app.add_option("--seed", args.seed, "of what is drawn")
+        ->check(in_range(seed_numbers))
+        ->capture_default_str();
+    app.add_option("--threads", args.threads, "threads")
+        ->check(in_range(thread_counts))
+        ->capture_default_str();
+    const auto run = [&]() -> std::string {
         generate(args);
         return {};
-    });
+    };
+    return run_command_line(app, "generate", argc, argv, run, prompt);
 }

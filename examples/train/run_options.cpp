@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <sstream>
 #include <stdexcept>
-#include <type_traits>
 #include <vector>
 
 namespace {
@@ -37,28 +35,6 @@ std::vector<bool> places(const std::string& where, std::size_t n) {
 }  // namespace
 
 model_sizes run_options::sizes(std::size_t tokens) const {
-    const auto positive = [](const char* name, std::size_t value) {
-        if (value == 0) throw std::invalid_argument(std::string("--") + name + " is 0");
-    };
-    positive("d-model", d_model);
-    positive("d-ff", d_ff);
-    positive("layers", layers);
-    positive("heads", heads);
-    positive("context", context);
-    positive("batch", batch);
-    positive("steps", steps);
-    const auto at_most = [](const char* name, double value, double most) {
-        if (!(value >= 0 && value <= most))
-            throw std::invalid_argument(std::string("--") + name + " is " + std::to_string(value) +
-                                        "; it is no number from 0 " +
-                                        (most == 1 ? std::string("to 1") : std::string("on")));
-    };
-    constexpr double any = std::numeric_limits<double>::max();
-    at_most("rate", rate, any);
-    at_most("last", last, 1);
-    at_most("warm-up", warm_up, 1);
-    at_most("decay", decay, any);
-    at_most("clip", clip, any);
     if (d_model % heads != 0)
         throw std::invalid_argument("--d-model " + std::to_string(d_model) + " is no multiple of --heads " +
                                     std::to_string(heads));
@@ -87,7 +63,7 @@ tiffin::learning_rate run_options::learning_rate() const {
 std::map<std::string, std::string> run_options::as_texts() const {
     std::map<std::string, std::string> texts;
     run_options copy = *this;
-    copy.visit([&](const char* name, auto& value) {
+    copy.visit([&](const char* name, auto& value, const auto&...) {
         std::ostringstream text;
         text.precision(17);
         text << value;
@@ -98,15 +74,15 @@ std::map<std::string, std::string> run_options::as_texts() const {
 
 run_options run_options::from_texts(const std::map<std::string, std::string>& texts) {
     run_options made;
-    made.visit([&](const char* name, auto& value) {
+    made.visit([&](const char* name, auto& value, const auto&... range) {
         const auto at = texts.find(name);
         if (at == texts.end()) throw std::runtime_error(std::string("does not tell ") + name);
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>) {
+        if constexpr (sizeof...(range) == 0) {
             value = at->second;
         } else {
-            std::istringstream text(at->second);
-            if (!(text >> value) || !text.eof())
-                throw std::runtime_error("says that " + std::string(name) + " is '" + at->second + "'");
+            const auto read = (range.read(at->second), ...);
+            if (!read) throw std::runtime_error(std::string(name) + ": " + (range.wrong(at->second), ...));
+            value = *read;
         }
     });
     return made;

@@ -3,6 +3,7 @@
 
 #include <tiffin/train/learning_rate.hpp>
 
+#include "../support/number_range.hpp"
 #include "language_model.hpp"
 
 #include <cstddef>
@@ -27,36 +28,39 @@ struct run_options {
     double balance = 0.01, mort_balance = 1e-4, z_loss = 0;
     std::uint64_t seed = 1;
 
-    // Calls visit(name, value) for each, by the name that it has on the command line.
+    // Calls visit(name, value) for each text and visit(name, value, its range) for each number, by the name that it has
+    // on the command line.
     template <class Visit>
     void visit(const Visit& visit) {
-        visit("d-model", d_model);
-        visit("d-ff", d_ff);
-        visit("layers", layers);
-        visit("heads", heads);
-        visit("kv-heads", kv_heads);
-        visit("context", context);
-        visit("vocabulary", vocabulary);
+        constexpr number_range<std::size_t> counts{1, 4096}, tokens{1, 1 << 24}, many{1, 1'000'000'000};
+        constexpr number_range<double> share{0, 1}, positive{0, 1e30}, any{-1e30, 1e30};
+        visit("d-model", d_model, model_widths);
+        visit("d-ff", d_ff, ffn_widths);
+        visit("layers", layers, counts);
+        visit("heads", heads, counts);
+        visit("kv-heads", kv_heads, counts);
+        visit("context", context, tokens);
+        visit("vocabulary", vocabulary, number_range<std::size_t>{257, 1 << 24});
         visit("ffn", ffn);
         visit("where", where);
         visit("elsewhere", elsewhere);
-        visit("experts", experts);
-        visit("bank", bank);
-        visit("rank", rank);
-        visit("d-mem", d_mem);
-        visit("scale", scale);
-        visit("batch", batch);
-        visit("steps", steps);
-        visit("rate", rate);
-        visit("last", last);
-        visit("warm-up", warm_up);
-        visit("decay", decay);
-        visit("clip", clip);
+        visit("experts", experts, counts);
+        visit("bank", bank, ffn_widths);
+        visit("rank", rank, ffn_widths);
+        visit("d-mem", d_mem, ffn_widths);
+        visit("scale", scale, any);
+        visit("batch", batch, tokens);
+        visit("steps", steps, many);
+        visit("rate", rate, positive);
+        visit("last", last, share);
+        visit("warm-up", warm_up, share);
+        visit("decay", decay, positive);
+        visit("clip", clip, positive);
         visit("schedule", schedule);
-        visit("balance", balance);
-        visit("mort-balance", mort_balance);
-        visit("z-loss", z_loss);
-        visit("seed", seed);
+        visit("balance", balance, positive);
+        visit("mort-balance", mort_balance, positive);
+        visit("z-loss", z_loss, positive);
+        visit("seed", seed, seed_numbers);
     }
 
     // Throws std::invalid_argument for what makes no model. `vocabulary`: of the tokenizer, which may have fewer ids.

@@ -291,23 +291,26 @@ int main(int argc, char** argv) {
     app.add_option("--threads", args.threads, "threads")
         ->capture_default_str()
         ->take_last()
-        ->check(CLI::PositiveNumber);
+        ->check(in_range(thread_counts));
     app.add_option("--save-every", args.save_every, "steps between checkpoints")
         ->capture_default_str()
         ->take_last()
-        ->check(CLI::PositiveNumber);
+        ->check(in_range<std::size_t>(1, 1'000'000'000));
     app.add_option("--judge-every", args.judge_every, "steps between looks at the held-out text")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(in_range<std::size_t>(1, 1'000'000'000));
     app.add_option("--held-out", args.held_out, "share of the documents that is held out")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->check(in_range(0.0, 1.0));
     app.add_option("--held-out-tokens", args.held_out_tokens, "tokens of it that a look takes")
-        ->capture_default_str();
-    args.run.visit([&](const char* name, auto& value) {
-        app.add_option(std::string("--") + name, value, help.at(name))
-            ->capture_default_str()
-            ->take_last()
-            ->group("Run");
+        ->capture_default_str()
+        ->check(in_range<std::size_t>(1, 1 << 30));
+    args.run.visit([&](const char* name, auto& value, const auto&... range) {
+        CLI::Option* const option = app.add_option(std::string("--") + name, value, help.at(name))
+                                        ->capture_default_str()
+                                        ->take_last()
+                                        ->group("Run");
+        (option->check(in_range(range)), ...);
     });
     return run_command_line(app, "train", argc, argv, [&]() -> std::string {
         if (args.resume && args.out.empty()) return "--resume: name the folder with --out";

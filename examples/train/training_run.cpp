@@ -20,10 +20,9 @@ constexpr const char* form = "tiffin train 1";
 std::uint64_t number_in(const std::map<std::string, std::string>& texts, const char* key,
                         const std::filesystem::path& path) {
     const auto at = texts.find(key);
-    if (at == texts.end() || at->second.empty() ||
-        at->second.find_first_not_of("0123456789") != std::string::npos)
-        refuse(path, std::string("tells no ") + key);
-    return std::stoull(at->second);
+    const auto read = at != texts.end() ? seed_numbers.read(at->second) : std::nullopt;
+    if (!read) refuse(path, std::string("tells no ") + key);
+    return *read;
 }
 
 }  // namespace

@@ -287,7 +287,7 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember(kinds))
         ->capture_default_str();
     const auto count = [&](const char* name, std::size_t& to, const char* what) {
-        app.add_option(name, to, what)->check(CLI::Range(1, 1 << 30))->capture_default_str();
+        app.add_option(name, to, what)->check(in_range<std::size_t>(1, 1 << 30))->capture_default_str();
     };
     count("--layers", args.tail.layers, "The last layers of the model, which get tables");
     count("--experts", args.tail.experts, "Rows per token of a pool (mort), of which 2 are chosen");
@@ -297,14 +297,18 @@ int main(int argc, char** argv) {
     count("--context", args.tail.context, "Tokens per sequence");
     count("--batch", args.tail.batch, "Sequences of a step");
     count("--judged", args.judged, "Tokens of each text to be judged by, at most");
-    count("--threads", args.threads, "Threads");
+    app.add_option("--threads", args.threads, "Threads")
+        ->check(in_range(thread_counts))
+        ->capture_default_str();
     app.add_option("--rate", args.rate, "Peak learning rate")
-        ->check(CLI::PositiveNumber)
+        ->check(in_range(1e-12, 1e12))
         ->capture_default_str();
     app.add_option("--held-out", args.held_out, "Share of the documents that is held out")
-        ->check(CLI::Range(0.0, 1.0))
+        ->check(in_range(0.0, 1.0))
         ->capture_default_str();
-    app.add_option("--seed", args.tail.seed, "Of the tables and of the order")->capture_default_str();
+    app.add_option("--seed", args.tail.seed, "Of the tables and of the order")
+        ->check(in_range(seed_numbers))
+        ->capture_default_str();
     app.add_option("--write-texts", args.held_out_texts,
                    "Folder for the texts that are judged by, for other programs");
     return run_command_line(app, "train_tables", argc, argv, [&] { return run(args); });

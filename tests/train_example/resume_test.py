@@ -156,9 +156,11 @@ class Runs(unittest.TestCase):
         self.refused(self.train("bad", "--resume", "--steps", "4", ok=False), "--d-ff 24 with --resume", "began with 25")
 
     def test_options_that_make_no_run(self):
-        for words, part in ((["--steps", "0"], "--steps is 0"), (["--rate", "-1"], "--rate is -1"),
-                            (["--rate", "nan"], "--rate is nan"), (["--warm-up", "1.5"], "from 0 to 1"),
-                            (["--layers", "0"], "--layers is 0"), (["--heads", "3"], "no multiple of --heads 3")):
+        for words, part in ((["--steps", "0"], "--steps: '0' is no whole number from 1"),
+                            (["--steps", "-1"], "--steps: '-1' is no whole number from 1"),
+                            (["--rate", "-1"], "--rate: '-1' is no number from 0"),
+                            (["--rate", "nan"], "--rate: 'nan' is no number from 0"), (["--warm-up", "1.5"], "from 0 to 1"),
+                            (["--layers", "0"], "--layers: '0'"), (["--heads", "3"], "no multiple of --heads 3")):
             self.refused(self.train("none", *words, ok=False), part)
 
     def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(self):
@@ -179,3 +181,15 @@ class Runs(unittest.TestCase):
 
 
 unittest.main(argv=sys.argv[:1], verbosity=0)
+    def test_numbers_of_a_checkpoint(self):
+        self.train("told", "--steps", "4")
+        whole = self.checkpoint("told").read_bytes()
+        length = struct.unpack("<Q", whole[:8])[0]
+        for key, value in (("steps", "-1"), ("rate", "nan"), ("batch", "0"), ("heads", "2x"), ("step", "-1"),
+                           ("step", "99999999999999999999"), ("seed", "")):
+            header = json.loads(whole[8:8 + length])
+            header["__metadata__"][key] = value
+            text = json.dumps(header).encode()
+            self.checkpoint("told").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
+            self.refused(run(GENERATE, self.checkpoint("told"), "x"), "checkpoint.safetensors", key)
+
