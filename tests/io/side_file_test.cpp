@@ -89,6 +89,19 @@ TEST_CASE("side file: the model's block modulated, beside a memory, and with a t
     CHECK(none.failure().what == "has nothing for layer 5");
 }
 
+TEST_CASE("side file: one that has something for no layer") {
+    const tiffin_test::scratch_folder folder;
+    for (const bool told : {false, true}) {
+        io::safetensors_writer writer;
+        if (told) writer.set("format", "pt");
+        REQUIRE(writer.write(folder / "side.safetensors").ok());
+        const auto side = io::side_file::open(folder / "side.safetensors");
+        REQUIRE_FALSE(side.ok());
+        CHECK(side.failure().code == errc::option);
+        CHECK(side.failure().what.find("has something for no layer") != std::string::npos);
+    }
+}
+
 TEST_CASE("side file: names that belong to no layer, and weights that the model has not") {
     const tiffin_test::scratch_folder folder;
     const std::vector<float> one(4, 1.0f);
@@ -106,6 +119,7 @@ TEST_CASE("side file: names that belong to no layer, and weights that the model 
         CHECK(s.failure().code == errc::option);
         CHECK(s.failure().what.find("belongs to no layer") != std::string::npos);
     }
+    CHECK(open("format", "blk.0.scale").ok());  // as safetensors' own writers put it into every file
     const auto stray = open("", "scale");
     REQUIRE_FALSE(stray.ok());
     CHECK(stray.failure().code == errc::unused_tensor);

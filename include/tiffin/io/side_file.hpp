@@ -31,16 +31,21 @@ namespace io {
 class side_file {
 public:
     // Maps the file. Errors: those of safetensors_file::map; errc::option for metadata, errc::unused_tensor for a
-    // tensor, that belongs to no layer.
+    // tensor, that belongs to no layer (but for `format`, which safetensors' own writers put into every file);
+    // errc::option for a file that has something for no layer.
     static result<side_file> open(const std::filesystem::path& path) {
         auto file = safetensors_file::map(path);
         if (!file) return file.failure();
         side_file made;
         made.file_ = std::make_shared<const safetensors_file>(*std::move(file));
         for (const auto& [key, value] : made.file_->metadata())
-            if (!made.note(key)) return made.wrong(errc::option, key);
+            if (key != "format" && !made.note(key)) return made.wrong(errc::option, key);
         for (const weights::entry& e : made.file_->tensors().entries())
             if (!made.note(e.name)) return made.wrong(errc::unused_tensor, e.name);
+        if (made.layers_.empty())
+            return failure(
+                errc::option, made.label(),
+                "has something for no layer: neither metadata nor tensors are called blk.<layer>.");
         return {std::move(made)};
     }
 
