@@ -16,6 +16,7 @@ struct attention_options {
     std::size_t rotated;                         // the first numbers of a head that positions turn
     bool neighbours;                             // see architecture
     double base, stretch;                        // angles: position / stretch / base^(2i / rotated)
+    double lengthened;                           // what turning multiplies, beside
     float scale, eps;
 
     static attention_options of(const model_file& file) {
@@ -29,13 +30,19 @@ struct attention_options {
         o.base = file.positive("rope.freq_base", 10000.0);
         o.eps = static_cast<float>(file.positive("attention.layer_norm_rms_epsilon"));
         const double root = 1 / std::sqrt(static_cast<double>(o.head));
-        const double scale = file.find<double>("attention.scale").value_or(0.0);  // 0: not told
-        o.scale = static_cast<float>(scale > 0 ? scale : root);
+        // 0: as if the key was not there.
+        const auto above_0 = [&](const char* key, double otherwise) {
+            return file.find<double>(key).value_or(0.0) == 0 ? otherwise : file.positive(key);
+        };
+        o.scale = static_cast<float>(above_0("attention.scale", root));
         const auto stretching = file.find<std::string_view>("rope.scaling.type").value_or("linear");
         if (stretching != "none" && stretching != "linear")
             file.refuse("rope.scaling.type is " + tiffin::detail::in_quotes(stretching) +
                         "; known are 'none' and 'linear'");
-        o.stretch = stretching == "none" ? 1 : file.positive("rope.scaling.factor", 1.0);
+        const char* const factor =
+            file.has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
+        o.stretch = stretching == "none" ? 1 : above_0(factor, 1.0);
+        o.lengthened = file.positive("rope.scaling.attn_factor", 1.0);
         const auto told = [](std::size_t n) { return std::to_string(n); };
         if (o.heads % o.kv_heads != 0)
             file.refuse(told(o.heads) + " heads are no multiple of " + told(o.kv_heads) +
@@ -50,7 +57,7 @@ struct attention_options {
     }
 };
 
-// Cosines and sines of all positions, (positions, rotated / 2).
+// Cosines and sines of all positions, lengthened, (positions, rotated / 2).
 struct rotation {
     row_matrix cosines, sines;
 
@@ -62,8 +69,9 @@ struct rotation {
             const double factor = factors.size() > 0 ? static_cast<double>(factors[i]) : 1.0;
             const double turn = std::pow(o.base, power) / o.stretch / factor;
             for (Eigen::Index t = 0; t < cosines.rows(); ++t) {
-                cosines(t, i) = static_cast<float>(std::cos(static_cast<double>(t) * turn));
-                sines(t, i) = static_cast<float>(std::sin(static_cast<double>(t) * turn));
+                const double angle = static_cast<double>(t) * turn;
+                cosines(t, i) = static_cast<float>(std::cos(angle) * o.lengthened);
+                sines(t, i) = static_cast<float>(std::sin(angle) * o.lengthened);
             }
         }
     }

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -120,6 +121,11 @@ std::int32_t next_token(const row_matrix& logits, float temperature, std::mt1993
 }
 
 void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& words) {
+    if (words.adds_end())
+        throw std::runtime_error(
+            args.model +
+            ": tokenizer.ggml.add_eos_token: texts of this model end with a token of their own; "
+            "behind that a prompt is not continued");
     const std::vector<std::int32_t> ids = words.encode(args.prompt, true);
     if (ids.empty())
         throw std::runtime_error("--prompt has no tokens, and texts of this model begin with none");
@@ -135,7 +141,7 @@ void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& 
             dump.take(name, values);
         });
     row_matrix logits;
-    model.logits(hidden.bottomRows(1), logits);
+    model.logits(hidden.bottomRows(1), logits, model.length() - 1);
     const double prompt_seconds = prompt_time.seconds();
     if (!args.dump.empty()) {
         dump.take("logits", logits);
@@ -152,7 +158,8 @@ void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& 
         const std::string piece = words.decode(id);
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
-        model.logits(model.append({&id, 1}), logits);
+        const row_matrix state = model.append({&id, 1});
+        model.logits(state, logits, model.length() - 1);
     }
     const double seconds = time.seconds();
     std::fputc('\n', stdout);
@@ -167,7 +174,9 @@ void print_perplexity(const arguments& args, gguf_model& model, const tokenizer&
     if (text.ends_with('\n')) text.pop_back();  // as llama-perplexity reads it
     if (words.adds_end())
         throw std::runtime_error(
-            "texts of this model end with a token of their own; their perplexity is not defined");
+            args.model +
+            ": tokenizer.ggml.add_eos_token: texts of this model end with a token of their own; "
+            "their perplexity is not defined");
     if (args.context > model.context())
         throw std::runtime_error("--context " + std::to_string(args.context) +
                                  " is beyond the model's context of " + std::to_string(model.context()));
@@ -183,11 +192,14 @@ void print_perplexity(const arguments& args, gguf_model& model, const tokenizer&
         progress_bar bar;
         for (std::size_t i = 0; i < chunks; ++i) {
             bar.show(static_cast<double>(i) / static_cast<double>(chunks), "chunk " + std::to_string(i + 1));
-            count_chunk(model, std::span(ids).subspan(i * args.context, args.context), words.begin(), execute,
-                        sum);
+            count_chunk(model, std::span(ids).subspan(i * args.context, args.context), i * args.context,
+                        words.begin(), execute, sum);
         }
     }
     const double seconds = time.seconds();
+    if (!std::isfinite(sum.value()))
+        throw std::runtime_error(args.text + ": the perplexity is no finite number: the mean of -log p is " +
+                                 std::to_string(sum.sum / static_cast<double>(sum.predictions)));
     std::printf("perplexity: %.6f +/- %.5f, %s of %zu tokens\n", sum.value(), sum.error(),
                 count_of(chunks, "chunk").c_str(), args.context);
     std::fprintf(stderr, "%zu tokens, %.1f tokens/s\n", chunks * args.context,

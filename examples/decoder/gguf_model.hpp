@@ -15,6 +15,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,7 +65,7 @@ public:
                                 std::to_string(vocabulary));
             bytes = std::max(bytes, made.workspace_bytes(batch, execute.concurrency()));
         }
-        file.check_all_used();
+        file.check_all_used(count);
         workspace_ = tiffin::workspace(bytes);
     }
 
@@ -73,9 +74,10 @@ public:
     }  // as the file says: positions it was trained for
     [[nodiscard]] std::size_t vocabulary() const { return static_cast<std::size_t>(head_.rows()); }
 
-    // Begins a new text of at most `positions` tokens.
-    void begin(std::size_t positions) {
+    // Begins a new text of at most `positions` tokens, or a part of one from the token `from` on, for what is thrown.
+    void begin(std::size_t positions, std::size_t from = 0) {
         done_ = 0;
+        from_ = from;
         if (rotation_ && rotation_->cosines.rows() == as_index(positions)) return;
         rotation_.emplace(options_, frequency_factors_, positions);
         const Eigen::Index width = as_index(options_.kv_heads * options_.head);
@@ -87,20 +89,24 @@ public:
 
     // The text goes on by these tokens: their hidden states behind the last layer and its norm.
     // Preconditions: ids below vocabulary(), no more than `positions` in all.
+    // Throws std::runtime_error where a value is not finite, naming the layer and the token: no text comes of it.
     row_matrix append(std::span<const std::int32_t> ids, const observer& observe = {}) {
         row_matrix all(as_index(ids.size()), as_index(options_.d_model));
         for (std::size_t first = 0; first < ids.size(); first += batch) {
             const auto some = ids.subspan(first, std::min(batch, ids.size() - first));
             row_matrix x = pass(some, layers_.size(), observe);
             normalise(x, output_norm_, options_.eps, all.middleRows(as_index(first), x.rows()));
+            check_finite(all.middleRows(as_index(first), x.rows()), done_ - some.size(),
+                         "the norm behind the last layer");
         }
         return all;
     }
 
-    // The same, but only through the first `count` layers: the residual stream behind them. Of a whole text.
+    // The same, but only through the first `count` layers: the residual stream behind them. Of a whole text, or of the
+    // part of one from the token `from` on.
     // Precondition: count is at most the model's layers.
-    row_matrix stream(std::span<const std::int32_t> ids, std::size_t count) {
-        begin(ids.size());
+    row_matrix stream(std::span<const std::int32_t> ids, std::size_t count, std::size_t from = 0) {
+        begin(ids.size(), from);
         row_matrix all(as_index(ids.size()), as_index(options_.d_model));
         for (std::size_t first = 0; first < ids.size(); first += batch) {
             const auto some = ids.subspan(first, std::min(batch, ids.size() - first));
@@ -109,11 +115,14 @@ public:
         return all;
     }
 
-    // Logits of hidden states, (T, vocabulary).
+    // Logits of hidden states, (T, vocabulary); those of tokens from the position `first` on, for what is thrown.
     template <class Hidden>
-    void logits(const Hidden& hidden, row_matrix& to) const {
+    void logits(const Hidden& hidden, row_matrix& to, std::size_t first) const {
         multiply(hidden, head_, head_bias_, to, execute_);
+        check_finite(to, first, "the head");
     }
+    // Tokens of the text until now.
+    [[nodiscard]] std::size_t length() const { return done_; }
 
 private:
     struct layer {
@@ -122,6 +131,16 @@ private:
         tiffin::any_layer ffn;
         attention_cache cache;
     };
+
+    template <class Rows>
+    void check_finite(const Rows& rows, std::size_t first, const std::string& what) const {
+        if (rows.allFinite()) return;
+        Eigen::Index t = 0;
+        while (rows.row(t).allFinite()) ++t;
+        throw std::runtime_error(what + " gives a value that is not finite at token " +
+                                 std::to_string(from_ + first + static_cast<std::size_t>(t)) +
+                                 " of the text, from 0 on");
+    }
 
     [[nodiscard]] row_matrix embedded(std::span<const std::int32_t> ids) const {
         const std::size_t d = options_.d_model;
@@ -139,11 +158,14 @@ private:
         };
         row_matrix x = embedded(ids), normed(x.rows(), x.cols()), y;
         if (observe) observe("embeddings", x);
+        check_finite(x, done_, "the table of embeddings");
         for (std::size_t i = 0; i < count; ++i) {
+            const std::string of_layer = " of layer " + std::to_string(i);
             layer& l = layers_[i];
             normalise(x, l.attention_norm, options_.eps, normed);
             l.attend(options_, *rotation_, normed, as_index(done_), l.cache, y, execute_);
             x += y;
+            check_finite(x, done_, "the attention" + of_layer);
             normalise(x, l.ffn_norm, options_.eps, normed);
             seen(i, "ffn_input", normed);
             tiffin::token_inputs given{.token_ids = ids};
@@ -152,13 +174,14 @@ private:
             seen(i, "ffn_output", y);
             x += y;
             seen(i, "hidden", x);
+            check_finite(x, done_, "the FFN" + of_layer);
         }
         done_ += ids.size();
         return x;
     }
 
     attention_options options_;
-    std::size_t context_, done_ = 0;
+    std::size_t context_, done_ = 0, from_ = 0;
     tiffin::executor_ref execute_;
     bool scaled_embeddings_;
     tiffin::tensor_view embeddings_{};

@@ -6,8 +6,10 @@
 #include <tiffin/quoted.hpp>
 
 #include "../support/row_matrix.hpp"
+#include "known_keys.hpp"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 // What architectures do not have in common. Pairs of numbers that are rotated: (2i, 2i + 1), else (i, i + n / 2).
 struct architecture {
@@ -51,6 +54,7 @@ public:
                    known);
         if (file_.find<std::uint64_t>("split.count").value_or(1) > 1)
             refuse("is one file of a model split in several; this decoder reads models of one file");
+        if (const std::string wrong = unread_key(file_, kind_->name); !wrong.empty()) refuse(wrong);
     }
 
     [[nodiscard]] const tiffin::io::gguf_file& file() const { return file_; }
@@ -59,23 +63,26 @@ public:
         throw std::runtime_error(file_.label() + ": " + why);
     }
 
+    [[nodiscard]] bool has(std::string_view key) const { return file_.metadata().contains(full(key)); }
     // The value of a key of the architecture, of type T; none where it is missing.
     template <class T>
     [[nodiscard]] std::optional<T> find(std::string_view key) const {
-        return file_.find<T>(full(key));
+        const auto found = file_.find<T>(full(key));
+        if (!found && has(key)) refuse(full(key) + " is of another kind of value than is read");
+        return found;
     }
     // A whole number from 1 to 2^31 - 1.
     [[nodiscard]] std::size_t count(std::string_view key, std::optional<std::size_t> otherwise = {}) const {
-        if (otherwise && !file_.metadata().contains(full(key))) return *otherwise;
-        const auto found = find<std::uint64_t>(key);
+        if (otherwise && !has(key)) return *otherwise;
+        const auto found = file_.find<std::uint64_t>(full(key));
         if (!found || *found == 0 || *found > std::numeric_limits<std::int32_t>::max())
             refuse(full(key) + " is missing, or no number from 1 to 2147483647");
         return static_cast<std::size_t>(*found);
     }
     // A number above 0.
     [[nodiscard]] double positive(std::string_view key, std::optional<double> otherwise = {}) const {
-        if (otherwise && !file_.metadata().contains(full(key))) return *otherwise;
-        const auto found = find<double>(key);
+        if (otherwise && !has(key)) return *otherwise;
+        const auto found = file_.find<double>(full(key));
         if (!found || !(*found > 0) || !std::isfinite(*found))
             refuse(full(key) + " is missing, or no number above 0");
         return *found;
@@ -113,13 +120,11 @@ public:
         return made;
     }
 
-    // Throws where a tensor was not asked for: it would be a part of the model that is not computed. Those of
-    // FFNs are checked by tiffin.
-    void check_all_used() const {
+    // Throws where a tensor was not asked for: it would be a part of the model that is not computed. Those of the
+    // FFNs of the model's layers are checked by tiffin, but for norms.
+    void check_all_used(std::size_t layers) const {
         const auto check = [&](const std::string& name) {
-            const bool of_ffn = name.starts_with("blk.") &&
-                                (name.find(".ffn_") != name.npos || name.find(".exp_probs_b") != name.npos);
-            if (!of_ffn && !used_.contains(name))
+            if (!used_.contains(name) && !is_of_ffn(name, layers))
                 refuse("tensor " + tiffin::detail::in_quotes(name) + " is not known of '" +
                        std::string(kind_->name) + "'");
         };
@@ -128,6 +133,15 @@ public:
     }
 
 private:
+    static bool is_of_ffn(std::string_view name, std::size_t layers) {
+        if (!name.starts_with("blk.")) return false;
+        std::size_t layer = 0;
+        const auto [end, wrong] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+        if (wrong != std::errc{} || layer >= layers) return false;
+        name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+        return name == ".exp_probs_b.bias" || (name.starts_with(".ffn_") && !name.starts_with(".ffn_norm.") &&
+                                               !name.starts_with(".ffn_post_norm."));
+    }
     [[nodiscard]] std::string full(std::string_view key) const {
         return std::string(kind_->name) + "." + std::string(key);
     }

@@ -38,19 +38,19 @@ inline void surprise(const row_matrix& logits, std::span<const std::int32_t> tar
 }
 
 // Counts one chunk of tokens: the second half of it is predicted, all but its first token. Where texts begin with a
-// token of their own, it takes the place of the chunk's first.
-inline void count_chunk(gguf_model& model, std::span<const std::int32_t> chunk,
+// token of their own, it takes the place of the chunk's first. from: its place in the text, for what is thrown.
+inline void count_chunk(gguf_model& model, std::span<const std::int32_t> chunk, std::size_t from,
                         std::optional<std::int32_t> begin, tiffin::executor_ref execute, perplexity_sum& to) {
     std::vector<std::int32_t> given(chunk.begin(), chunk.end());
     if (begin) given[0] = *begin;
-    model.begin(chunk.size());
+    model.begin(chunk.size(), from);
     const row_matrix hidden = model.append(given);
     constexpr std::size_t together = 64;  // rows of logits held at once
     row_matrix logits;
     std::vector<double> found(together);
     for (std::size_t first = chunk.size() / 2; first + 1 < chunk.size(); first += together) {
         const std::size_t count = std::min(together, chunk.size() - 1 - first);
-        model.logits(hidden.middleRows(as_index(first), as_index(count)), logits);
+        model.logits(hidden.middleRows(as_index(first), as_index(count)), logits, first);
         surprise(logits, chunk.subspan(first + 1, count), found, execute);
         for (std::size_t i = 0; i < count; ++i) {
             to.sum += found[i];

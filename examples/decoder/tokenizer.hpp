@@ -32,9 +32,12 @@ public:
             refuse("the tokenizer is " + quoted(*model) + "; known are 'gpt2' and 'llama'");
         read_tokens(file);
         if (sentence_piece_) {
-            spaced_ = file.find<bool>("tokenizer.ggml.add_space_prefix").value_or(true);
+            spaced_ = told<bool>(file, "add_space_prefix").value_or(true);
         } else {
-            const auto name = file.find<std::string_view>("tokenizer.ggml.pre").value_or("default");
+            if (told<bool>(file, "add_space_prefix").value_or(false))
+                refuse(
+                    "tokenizer.ggml.add_space_prefix is true; a blank before byte-level texts is not known");
+            const auto name = told<std::string_view>(file, "pre").value_or("default");
             const auto rules = pre_tokenizer(name);
             if (!rules)
                 refuse("the pre-tokenizer is " + quoted(name) +
@@ -48,17 +51,19 @@ public:
             name_bytes();
         }
         const auto id = [&](const char* key) {
-            const auto found = file.find<std::uint64_t>(std::string("tokenizer.ggml.") + key);
-            return found && *found < tokens_.size() ? std::optional(static_cast<std::int32_t>(*found))
-                                                    : std::nullopt;
+            const auto found = told<std::uint64_t>(file, key);
+            if (found && *found >= tokens_.size())
+                refuse(std::string("tokenizer.ggml.") + key + " is " + std::to_string(*found) +
+                       ", none of the " + std::to_string(tokens_.size()) + " tokens");
+            return found ? std::optional(static_cast<std::int32_t>(*found)) : std::nullopt;
         };
-        for (const char* const key : {"eos_token_id", "eot_token_id"})
+        for (const char* const key : {"eos_token_id", "eot_token_id", "eom_token_id"})
             if (const auto found = id(key)) ends_.push_back(*found);
-        adds_end_ = file.find<bool>("tokenizer.ggml.add_eos_token").value_or(false);
-        if (file.find<bool>("tokenizer.ggml.add_bos_token").value_or(sentence_piece_ || whole_words_)) {
+        adds_end_ = told<bool>(file, "add_eos_token").value_or(false);
+        if (told<bool>(file, "add_bos_token").value_or(sentence_piece_ || whole_words_)) {
             begin_ = id("bos_token_id");
             if (!begin_)
-                refuse("texts begin with a token of their own, but tokenizer.ggml.bos_token_id is no token");
+                refuse("texts begin with a token of their own, but tokenizer.ggml.bos_token_id is missing");
         }
     }
 
@@ -122,6 +127,15 @@ private:
 
     static std::string quoted(std::string_view text) { return tiffin::detail::in_quotes(text); }
     [[noreturn]] void refuse(const std::string& why) const { throw std::runtime_error(label_ + ": " + why); }
+    // The value of a key of the tokenizer; none where it is missing.
+    template <class T>
+    std::optional<T> told(const tiffin::io::gguf_file& file, const char* name) const {
+        const std::string key = std::string("tokenizer.ggml.") + name;
+        const auto found = file.find<T>(key);
+        if (!found && file.metadata().contains(key))
+            refuse(key + " is of another kind of value than is read");
+        return found;
+    }
     static std::string byte_name(int byte) {
         constexpr std::string_view digits = "0123456789ABCDEF";
         return {'<',

@@ -5,6 +5,7 @@
 #include <tiffin/io/safetensors_writer.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace {
@@ -70,10 +71,16 @@ model_tail::parts model_tail::parts_of(const model_file& file, const tiffin::io:
     if (at == table_kinds().end()) throw std::invalid_argument("no kind of table is called " + options.kind);
     const attention_options a = attention_options::of(file);
     const std::size_t all = file.count("block_count");
-    if (file.kind().name != "llama" || a.rotated != a.head || a.stretch != 1 ||
+    if (file.kind().name != "llama" || a.rotated != a.head || a.stretch != 1 || a.lengthened != 1 ||
         file.file().tensors().find("rope_freqs.weight") != nullptr)
         file.refuse("is " + std::string(file.kind().name) +
                     "; tables are trained beside models of 'llama' whose positions are not stretched");
+    if (a.scale != static_cast<float>(1 / std::sqrt(static_cast<double>(a.head))))
+        file.refuse(
+            "has attention.scale; tables are trained beside attention with the root of a head's width");
+    for (const auto& e : file.file().tensors().entries())
+        if (e.name.ends_with(".bias"))
+            file.refuse("has " + e.name + "; tables are trained beside models without biases");
     if (a.eps != tiffin::rms{}.eps)
         file.refuse("has norms with " + std::to_string(a.eps) +
                     "; tables are trained beside norms with 1e-5");

@@ -114,7 +114,7 @@ void run_fixed_layers(const arguments& args, model_file& file, const tiffin::io:
             const double share = static_cast<double>(done) / static_cast<double>(all);
             bar.show(share, "layers 0 to " + std::to_string(count - 1) + ", " + time.left(share));
             t->stream.middleRows(as_index(at), as_index(context)) =
-                model.stream(std::span(t->ids).subspan(at, context), count);
+                model.stream(std::span(t->ids).subspan(at, context), count, at);
         }
     }
 }
@@ -134,7 +134,10 @@ double perplexity_of(const prepared_text& text, language_model& model, const tai
                 ++count;
             }
     }
-    return std::exp(sum / static_cast<double>(count));
+    const double made = std::exp(sum / static_cast<double>(count));
+    if (!std::isfinite(made))
+        throw std::runtime_error("the perplexity of " + text.name + " is no finite number");
+    return made;
 }
 
 // The sequences of an epoch, in an order that depends on the seed alone.

@@ -23,10 +23,10 @@ def rms(x, weight, eps):
     return x / np.sqrt((x ** 2).mean(axis=-1, keepdims=True) + eps) * weight
 
 
-def rotated(x, base, pairs, neighbours, factors, stretch):
-    """Positions turn `pairs` pairs of each head of x (T, heads, head) as complex numbers."""
+def rotated(x, base, pairs, neighbours, factors, stretch, length):
+    """Positions turn `pairs` pairs of each head of x (T, heads, head) as complex numbers, and make them `length` as long."""
     positions = np.arange(len(x))[:, None, None] / stretch
-    turn = np.exp(1j * positions * base ** (-np.arange(pairs) / pairs) / factors)
+    turn = length * np.exp(1j * positions * base ** (-np.arange(pairs) / pairs) / factors)
     left = np.arange(pairs) * 2 if neighbours else np.arange(pairs)
     right = left + 1 if neighbours else left + pairs
     z = (x[..., left] + 1j * x[..., right]) * turn
@@ -66,7 +66,7 @@ class Model:
             return y if norm is None else rms(y, norm, eps)
 
         q, k, v = projected("q", heads), projected("k", kv), projected("v", kv)
-        how = (m["base"], m["rotated"] // 2, m["arch"] == "llama", w.get("rope_freqs.weight", 1.0), m.get("stretch", 1.0))
+        how = (m["base"], m["rotated"] // 2, m["arch"] == "llama", w.get("rope_freqs.weight", 1.0), m.get("stretch", 1.0), m.get("length", 1.0))
         q, k = rotated(q, *how), rotated(k, *how)
         out = np.empty_like(q)
         future = np.triu(np.full((len(x), len(x)), -np.inf), 1)

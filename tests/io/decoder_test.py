@@ -77,7 +77,11 @@ class Made:
                        ("rope.dimension_count", m["rotated"]), ("attention.layer_norm_rms_epsilon", m["eps"])):
             self.metadata[f"{arch}.{key}"] = v
         if "stretch" in m:
-            self.metadata.update({f"{arch}.rope.scaling.type": "linear", f"{arch}.rope.scaling.factor": m["stretch"]})
+            told = {"rope.scale_linear": m["stretch"]} if m.get("old_keys") else \
+                {"rope.scaling.type": "linear", "rope.scaling.factor": m["stretch"]}
+            self.metadata.update({f"{arch}.{key}": v for key, v in told.items()})
+        if "length" in m:
+            self.metadata[f"{arch}.rope.scaling.attn_factor"] = m["length"]
         if "experts" in m:
             self.metadata.update({f"{arch}.expert_count": m["experts"], f"{arch}.expert_used_count": m["top_k"]})
         if begin is not None:
@@ -204,16 +208,108 @@ def made_here(runner):
     ended = made.file(runner.at / "ended.gguf", {**made.metadata, "tokenizer.ggml.eos_token_id": likely})
     runner.expect("the end", runner.run(ended, "--prompt", "the")[0] == b"the\n")
     refusals(runner, made, path)
+    keys(runner, made)
+    not_finite(runner, rng, made, path)
     side_files(runner, rng, made, path)
 
     runner.compare("llama, Q8_0", Made(rng, "llama", pairs("default"), kind="Q8_0"))
     runner.compare("llama 3", Made(rng, "llama", pairs("llama-bpe"), begin, factors=True, own_head=True, head=12, rotated=8, base=5e5,
                                    stretch=2.0))
+    runner.compare("stretched and lengthened", Made(rng, "llama", pairs("gpt-2"), head=12, rotated=8, stretch=4.0, old_keys=True,
+                                                    length=0.5))
     runner.compare("mixtral", Made(rng, "llama", pairs("gpt-2"), experts=4, top_k=2))
     runner.compare("qwen2", Made(rng, "qwen2", pairs("qwen2"), own_head=True, kv_heads=1))
     runner.compare("qwen3", Made(rng, "qwen3", pairs("qwen2"), head=16))
     runner.compare("qwen3moe", Made(rng, "qwen3moe", pairs("qwen2"), head=16, experts=5, top_k=3))
     runner.compare("gemma", Made(rng, "gemma", Sentences(JOINS), 1, kv_heads=4, head=10))
+
+
+def keys(runner, made):
+    """What changes numbers or tokens and is not read is refused by name; what asks for nothing changes nothing."""
+    path = runner.at / "keys.gguf"
+    want, error = runner.run(made.file(path), "--prompt", "the", "--tokens", 8)
+    runner.expect("without more keys", want is not None, error)
+    for key, value in (
+            ("attention.causal", False), ("attention.sliding_window", 4), ("attention.clamp_kqv", 1.0), ("attention.max_alibi_bias", 8.0),
+            ("attention.layer_norm_epsilon", 1e-5), ("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0),
+            ("residual_scale", 0.2), ("embedding_scale", 12.0), ("logit_scale", 8.0), ("use_parallel_residual", True),
+            ("attention.output_scale", 2.0), ("attention.temperature_scale", 0.1), ("expert_weights_norm", False),
+            ("expert_gating_func", 2), ("expert_weights_scale", 2.5), ("expert_group_count", 4), ("nextn_predict_layers", 1),
+            ("rope.dimension_sections", [2, 2]), ("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.alpha", 8.0),
+            ("attention.sliding_window_pattern", 2), ("hidden_activation", "gelu"), ("key_of_next_year", 1),
+            ("rope.scaling.attn_factor", 0.0), ("rope.scaling.attn_factor", "1"), ("rope.scaling.factor", -2.0),
+            ("rope.scaling.factor", "2"), ("rope.scale_linear", -2.0), ("rope.scaling.type", 1), ("attention.scale", -1.0),
+            ("attention.scale", "0.1")):
+        out, error = runner.run(made.file(path, {**made.metadata, "llama." + key: value}), "--prompt", "the")
+        runner.expect(f"{key} = {value}", out is None and error.count("\n") == 1 and key in error and path.name in error, (out, error))
+    for key, value in (
+            ("add_eos_token", True), ("add_space_prefix", True), ("add_sep_token", True), ("remove_extra_whitespaces", True),
+            ("normalizer.lowercase", True), ("precompiled_charsmap", [1, 2]), ("suppress_tokens", [1, 2]), ("key_of_next_year", 1),
+            ("add_bos_token", 1), ("add_eos_token", "yes"), ("pre", 7), ("eos_token_id", 100000), ("eot_token_id", "end")):
+        out, error = runner.run(made.file(path, {**made.metadata, "tokenizer.ggml." + key: value}), "--prompt", "the")
+        runner.expect(f"{key} = {value}", out is None and error.count("\n") == 1 and key in error and path.name in error, (out, error))
+    idle = {"attention.causal": True, "attention.sliding_window": 1024, "residual_scale": 1.0, "logit_scale": 0.0, "vocab_size": 283,
+            "expert_count": 0, "expert_weights_norm": True, "rope.scaling.finetuned": False, "rope.scaling.factor": 0.0,
+            "rope.scaling.attn_factor": 1.0, "rope.scale_linear": 3.0, "attention.scale": 0.0, "feed_forward_length": 64}
+    of_tokenizer = {"add_eos_token": False, "add_space_prefix": False, "add_sep_token": False, "padding_token_id": 2}
+    out, error = runner.run(made.file(path, {**made.metadata, **{"llama." + k: v for k, v in idle.items()},
+                                             **{"tokenizer.ggml." + k: v for k, v in of_tokenizer.items()}, "general.name": "the model",
+                                             "tokenizer.chat_template": "{{ text }}"}), "--prompt", "the", "--tokens", 8)
+    runner.expect("keys that ask for nothing", out == want, (out, want, error))
+
+
+def not_finite(runner, rng, made, path):
+    """The first value that is not finite is named by its place, and no text comes of it."""
+    text = runner.at / "text"
+    text.write_text(TEXT)
+    ids, bad = made.encode(TEXT, True), runner.at / "bad.gguf"
+    stored = {**made.stored, "output.weight": made.stored["token_embd.weight"]}  # a head of its own, to break either
+
+    def changed(name, change):
+        raw, kind, shape = stored[name]
+        values = np.frombuffer(raw, F32).reshape(shape).copy()
+        change(values)
+        return made.file(bad, tensors={**stored, name: (values.tobytes(), kind, shape)})
+
+    def one(value):
+        def put(values):
+            values.reshape(-1)[5] = value
+        return put
+
+    def all_(factor):
+        def put(values):
+            values *= F32(factor)
+        return put
+
+    def row_of_the_last(values):
+        values[ids[-1]] = np.inf
+
+    cases = [(f"blk.{i}.{name}.weight", change, where.format(i)) for i in (0, 1) for name, change, where in (
+        ("ffn_down", one(np.nan), "the FFN of layer {}"), ("ffn_up", all_(1e38), "the FFN of layer {}"),
+        ("attn_output", all_(3e38), "the attention of layer {}"), ("attn_v", one(np.inf), "the attention of layer {}"),
+        ("attn_norm", one(np.nan), "the attention of layer {}"), ("ffn_norm", one(-np.inf), "the FFN of layer {}"))]
+    cases += [("output_norm.weight", one(np.nan), "the norm behind the last layer"), ("output.weight", one(np.inf), "the head")]
+    for name, change, where in cases:
+        model = changed(name, change)
+        for flags in (["--prompt", TEXT, "--tokens", 4], ["--perplexity", text, "--context", 16],
+                      ["--prompt", TEXT, "--temperature", 1, "--dump-layers", runner.at / "not_written"]):
+            out, error = runner.run(model, *flags, "--weights", "f32")
+            # Of the head, what is asked for: the last token of a prompt, the second half of a chunk.
+            at = "token 0 " if where != "the head" else "token 8 " if "--perplexity" in flags else f"token {len(ids) - 1} "
+            runner.expect(f"{name}, {where}", out is None and error.count("\n") <= 1 + ("--perplexity" in flags) and
+                          where in error and at in error, (out, error))
+    runner.expect("no layers are dumped", not (runner.at / "not_written").exists())
+    # A token later in the text, and one in a later chunk.
+    model, first = changed("token_embd.weight", row_of_the_last), ids.index(ids[-1])
+    out, error = runner.run(model, "--prompt", TEXT)
+    runner.expect("a later token", out is None and f"the table of embeddings gives a value that is not finite at token {first} " in error,
+                  (out, error, first))
+    out, error = runner.run(model, "--perplexity", text, "--context", 4)
+    runner.expect("a later chunk", out is None and f" at token {first} " in error and first >= 4, (out, error, first))
+    # Of logits that are finite, but too far apart.
+    model = changed("output_norm.weight", all_(1e8))
+    out, error = runner.run(model, "--perplexity", text, "--context", 16)
+    runner.expect("a perplexity that is not finite", out is None and "the perplexity is no finite number" in error, (out, error))
 
 
 def side_files(runner, rng, made, path):
@@ -226,7 +322,7 @@ def side_files(runner, rng, made, path):
     def write(rows_of_table, metadata):
         side.write_bytes(safetensors_of({"blk.1.modulators.weight": (rows_of_table, "F32"), "blk.1.scale": (scale, "F32")}, metadata))
 
-    write(table, told)
+    write(table, {**told, "format": "pt"})  # as safetensors' own writers put it into every file
     ids, plain = made.encode(TEXT, True), made.model.ffn
     row = table[ids].astype(float)
     made.model.ffn = lambda at, x: plain(at, x) * (
@@ -239,11 +335,21 @@ def side_files(runner, rng, made, path):
         runner.expect(f"side file: {name}", error < 2e-5, f"error {error:.2e}")
     for what, rows_of_table, metadata, sentences in (
             ("another vocabulary", table[:-1], told, ["modulators.weight", str(rows - 1), str(rows)]),
+            ("no rows", table[:0], told, ["modulators.weight"]),
             ("another layer", table, {**told, "blk.7.block": "model"}, ["layer 7", "2"]),
             ("another block", table, {**told, "blk.1.block": "retold"}, ["retold"])):
         write(rows_of_table, metadata)
         out, error = runner.run(path, "--prompt", "the", "--side-file", side)
         runner.expect(f"side file: {what}", out is None and error.count("\n") == 1 and all(s in error for s in sentences), (out, error))
+
+
+    for what, tensors, metadata, sentence in (("no tensors", {}, {}, "has something for no layer"),
+                                              ("format alone", {}, {"format": "pt"}, "has something for no layer"),
+                                              ("metadata alone", {}, told, "missing"),
+                                              ("one tensor alone", {"blk.1.scale": (scale, "F32")}, {}, "block")):
+        side.write_bytes(safetensors_of(tensors, metadata))
+        out, error = runner.run(path, "--prompt", "the", "--side-file", side)
+        runner.expect(f"side file: {what}", out is None and error.count("\n") == 1 and sentence in error, (out, error))
 
 
 def refusals(runner, made, path):
@@ -286,6 +392,10 @@ def refusals(runner, made, path):
             (None, without("output_norm.weight"), ["output_norm.weight is missing"]),
             (None, without("token_embd.weight"), ["token_embd.weight is missing"]),
             (None, {**made.stored, "blk.0.attn_sinks.weight": (b"\0" * 16, "F32", (4,))}, ["blk.0.attn_sinks.weight", "not known"]),
+            *((None, {**made.stored, name: (b"\0" * 128, "F32", (32,))}, [name]) for name in (
+                "blk.0.ffn_post_norm.weight", "blk.0.ffn_norm.bias", "blk.1.post_attention_norm.weight", "blk.1.post_ffw_norm.weight",
+                "blk.0.attn_q_norm.weight", "blk.0.ffn_up.scale", "blk.1.attn_q.scale", "blk.7.ffn_up.weight", "blk.0.other.ffn_up.weight",
+                "blk.0.exp_probs_b.weight", "blk.x.ffn_up.weight", "output_norm.bias", "token_embd_norm.weight")),
             (None, {**made.stored, "blk.0.attn_k.weight": (b"\0" * 2048, "F32", (32, 16))}, ["blk.0.attn_k.weight", "(32, 16)"])):
         refused(sentences, made.file(bad, metadata, tensors), plain, *sentences, bad.name)
     longer = made.words.tokens + ["more"]
@@ -301,6 +411,7 @@ def refusals(runner, made, path):
     refused("context of the text", path, ["--perplexity", text, "--context", 1025], "1025", "context of 1024")
     refused("context of the prompt", path, ["--prompt", "the", "--tokens", 1024], "1 token and 1024 more", "context of 1024")
     refused("no text", path, ["--perplexity", runner.at / "none.txt"], "none.txt: cannot be read")
+    refused("a number in base 8", path, ["--prompt", "the", "--tokens", "01024"], "--tokens", "'01024'", "from 0 to 16777216")
     refused("nothing to do", path, [], "--prompt")
     refused("two things to do", path, [*plain, "--perplexity", text], "--prompt")
     refused("formats of others", path, [*plain, "--backend", "eigen", "--weights", "bf16"], "only simd")

@@ -108,6 +108,12 @@ class Tables(unittest.TestCase):
         for i in range(9):
             (short / f"{i}.txt").write_text(f"{i} the table and the row " * 9)
         refused(self.learn({"--text": short, "--context": 1000}), "held_out", "1001")
+        lengthened = {**self.made.metadata, "llama.rope.scaling.attn_factor": 0.5}
+        refused(self.learn({}, self.made.file(self.at / "other.gguf", lengthened)), "stretched")
+        scaled = {**self.made.metadata, "llama.attention.scale": 0.1}
+        refused(self.learn({}, self.made.file(self.at / "other.gguf", scaled)), "attention.scale")
+        biased = {**self.made.stored, "blk.1.attn_q.bias": (b"\0" * 128, "F32", (32,))}
+        refused(self.learn({}, self.made.file(self.at / "other.gguf", tensors=biased)), "blk.1.attn_q.bias")
         other = Made(np.random.default_rng(3), "qwen2", self.made.words)
         refused(self.learn({}, other.file(self.at / "other.gguf")), "qwen2", "llama")
 
