@@ -18,6 +18,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -39,6 +40,7 @@ struct arguments {
     std::size_t save_every = 200, judge_every = 100, held_out_tokens = 65536;
     double held_out = 0.05;
     run_options run;
+    std::set<std::string> said;  // those of `run` that the command line names
 };
 
 // The text as tokens, to learn from and to be judged by.
@@ -127,13 +129,17 @@ void train(const arguments& given) {
     std::optional<checkpoint_head> before;
     if (args.resume) {
         before = read_head(checkpoint);
-        // What is said on the command line is what the checkpoint says too, or is not taken for said.
-        const auto usual = preset_of(args.preset).as_texts(), its = before->options.as_texts();
+        // What the command line names is what the checkpoint says too, but for the length of the run.
+        const auto its = before->options.as_texts();
         for (const auto& [key, value] : args.run.as_texts())
-            if (value != usual.at(key) && value != its.at(key))
+            if (key != "steps" && args.said.contains(key) && value != its.at(key))
                 throw std::invalid_argument("--" + key + " " + value + " with --resume: " +
                                             checkpoint.string() + " began with " + its.at(key));
         args.run = before->options;
+        if (args.said.contains("steps")) args.run.steps = given.run.steps;
+        if (args.run.steps < before->step)
+            throw std::invalid_argument("--steps " + std::to_string(args.run.steps) + " with --resume: " +
+                                        checkpoint.string() + " has done " + std::to_string(before->step));
     } else if (!args.out.empty() && fs::exists(checkpoint)) {
         throw std::invalid_argument(checkpoint.string() +
                                     " is there: go on with --resume, or name another --out");
@@ -161,6 +167,13 @@ void train(const arguments& given) {
         run.tokens_per_step(),
         static_cast<double>(args.run.steps * args.run.batch) / static_cast<double>(batches.sequences()),
         static_cast<unsigned long long>(args.run.seed));
+    if (before && before->options.steps != args.run.steps)
+        std::printf(
+            "run: %zu steps in place of %zu; behind step %llu the learning rate is that of a run of %zu "
+            "steps: %g after %g\n\n",
+            args.run.steps, before->options.steps, static_cast<unsigned long long>(before->step),
+            args.run.steps, args.run.learning_rate().at(before->step),
+            before->step > 0 ? before->options.learning_rate().at(before->step - 1) : 0.0);
 
     std::ofstream log;
     if (!args.out.empty()) {
@@ -305,14 +318,18 @@ int main(int argc, char** argv) {
     app.add_option("--held-out-tokens", args.held_out_tokens, "tokens of it that a look takes")
         ->capture_default_str()
         ->check(in_range<std::size_t>(1, 1 << 30));
+    std::map<std::string, const CLI::Option*> options_of_run;
     args.run.visit([&](const char* name, auto& value, const auto&... range) {
         CLI::Option* const option = app.add_option(std::string("--") + name, value, help.at(name))
                                         ->capture_default_str()
                                         ->take_last()
                                         ->group("Run");
         (option->check(in_range(range)), ...);
+        options_of_run.emplace(name, option);
     });
     return run_command_line(app, "train", argc, argv, [&]() -> std::string {
+        for (const auto& [name, option] : options_of_run)
+            if (option->count() > 0) args.said.insert(name);
         if (args.resume && args.out.empty()) return "--resume: name the folder with --out";
         train(args);
         return {};

@@ -87,6 +87,26 @@ class Runs(unittest.TestCase):
         self.assertEqual(self.checkpoint("killed").read_bytes(), self.checkpoint("whole").read_bytes())
         self.assertEqual((self.at / "killed/log.csv").read_text(), (self.at / "whole/log.csv").read_text())
 
+    def test_a_run_is_lengthened_and_the_schedule_said(self):
+        def log(out):
+            return [line.split(",") for line in (self.at / out / "log.csv").read_text().splitlines()]
+
+        self.train("long", "--steps", "40")
+        self.train("lengthened", "--steps", "20")
+        done = self.train("lengthened", "--resume", "--steps", "40")
+        self.assertIn("run: 40 steps in place of 20; behind step 20 the learning rate is that of a run of 40 steps: ",
+                      done.stdout)
+        rate = log("long")[0].index("rate")
+        self.assertEqual([row[0] for row in log("lengthened")[1:]], [str(i) for i in range(1, 41)])
+        self.assertEqual([row[rate] for row in log("lengthened")[21:]], [row[rate] for row in log("long")[21:]])
+        self.assertNotEqual(log("lengthened")[20][rate], log("long")[20][rate])
+        # The checkpoint is one of 40 steps, and goes on as such.
+        self.assertNotIn("in place of", self.train("lengthened", "--resume", "--steps", "40").stdout)
+        self.refused(self.train("lengthened", "--resume", "--steps", "39", ok=False), "--steps 39 with --resume", "has done 40")
+        # What the preset says as well is said too.
+        self.refused(self.train("lengthened", "--resume", "--steps", "40", "--d-ff", "256", ok=False), "--d-ff 256 with --resume",
+                     "began with 24")
+
     def test_threads_do_not_change_a_bit(self):
         self.train("one", "--ffn", "moe", "--steps", "10")
         self.train("three", "--ffn", "moe", "--steps", "10", "--threads", "3")
@@ -163,6 +183,28 @@ class Runs(unittest.TestCase):
                             (["--layers", "0"], "--layers: '0'"), (["--heads", "3"], "no multiple of --heads 3")):
             self.refused(self.train("none", *words, ok=False), part)
 
+    def test_logits_that_are_not_finite(self):
+        self.train("nan", "--steps", "4")
+        whole = bytearray(self.checkpoint("nan").read_bytes())
+        length = struct.unpack("<Q", whole[:8])[0]
+        begin, end = json.loads(whole[8:8 + length])["head.norm.weight"]["data_offsets"]
+        whole[8 + length + begin:8 + length + end] = struct.pack("<f", float("nan")) * ((end - begin) // 4)
+        self.checkpoint("nan").write_bytes(whole)
+        for temperature in ("0", "1"):
+            self.refused(run(GENERATE, self.checkpoint("nan"), "x", "--temperature", temperature), "not finite")
+
+    def test_numbers_of_a_checkpoint(self):
+        self.train("told", "--steps", "4")
+        whole = self.checkpoint("told").read_bytes()
+        length = struct.unpack("<Q", whole[:8])[0]
+        for key, value in (("steps", "-1"), ("rate", "nan"), ("batch", "0"), ("heads", "2x"), ("step", "-1"),
+                           ("step", "99999999999999999999"), ("seed", "")):
+            header = json.loads(whole[8:8 + length])
+            header["__metadata__"][key] = value
+            text = json.dumps(header).encode()
+            self.checkpoint("told").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
+            self.refused(run(GENERATE, self.checkpoint("told"), "x"), "checkpoint.safetensors", key)
+
     def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(self):
         done = self.train("wild", "--rate", "1e30", "--warm-up", "0", "--clip", "0", "--schedule", "constant",
                           "--save-every", "1", ok=False)
@@ -181,15 +223,3 @@ class Runs(unittest.TestCase):
 
 
 unittest.main(argv=sys.argv[:1], verbosity=0)
-    def test_numbers_of_a_checkpoint(self):
-        self.train("told", "--steps", "4")
-        whole = self.checkpoint("told").read_bytes()
-        length = struct.unpack("<Q", whole[:8])[0]
-        for key, value in (("steps", "-1"), ("rate", "nan"), ("batch", "0"), ("heads", "2x"), ("step", "-1"),
-                           ("step", "99999999999999999999"), ("seed", "")):
-            header = json.loads(whole[8:8 + length])
-            header["__metadata__"][key] = value
-            text = json.dumps(header).encode()
-            self.checkpoint("told").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length:])
-            self.refused(run(GENERATE, self.checkpoint("told"), "x"), "checkpoint.safetensors", key)
-
