@@ -12,6 +12,7 @@
 #include <benchmark/benchmark.h>
 #include <xsimd/xsimd.hpp>
 
+#include "../examples/support/number_range.hpp"
 #include "layers/layer_subject.hpp"
 #include "layers/measuring.hpp"
 #include "layers/peer_subjects.hpp"
@@ -164,16 +165,13 @@ void add_published_shapes() {
 
 std::vector<shape> parse_shapes(std::string_view text, std::string_view flag) {
     std::vector<shape> shapes;
-    for (const char* p = text.data(); p < text.data() + text.size();) {
-        char* end = nullptr;
-        const unsigned long d = std::strtoul(p, &end, 10);
-        if (d == 0 || d > most_features || *end != 'x') usage_error(flag);
-        const unsigned long f = std::strtoul(end + 1, &end, 10);
-        if (f == 0 || (*end != ',' && *end != '\0')) usage_error(flag);
-        shapes.push_back({d, f});
-        p = end + 1;
+    for (std::size_t end = 0; end != text.npos;) {
+        end = text.find(',');
+        const auto one = read_shape(text.substr(0, end), {1, most_features}, ffn_widths);
+        if (!one) usage_error(flag);
+        shapes.push_back({one->first, one->second});
+        text.remove_prefix(end == text.npos ? text.size() : end + 1);
     }
-    if (shapes.empty()) usage_error(flag);
     return shapes;
 }
 
@@ -187,11 +185,13 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const std::string_view flag = argv[i];
         if (flag.starts_with("--threads=")) {
-            options().threads = std::atoi(flag.substr(10).data());
-            if (options().threads < 1) usage_error(flag);
+            const auto threads = number_range<int>{1, 1024}.read(flag.substr(10));
+            if (!threads) usage_error(flag);
+            options().threads = *threads;
         } else if (flag.starts_with("--layers=")) {
-            options().layers = std::strtoul(flag.substr(9).data(), nullptr, 10);
-            if (options().layers < 1) usage_error(flag);
+            const auto layers = number_range<std::size_t>{1, 65536}.read(flag.substr(9));
+            if (!layers) usage_error(flag);
+            options().layers = *layers;
         } else if (flag.starts_with("--shapes=")) {
             shapes = parse_shapes(flag.substr(9), flag);
         } else {

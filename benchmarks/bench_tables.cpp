@@ -21,6 +21,7 @@
 #    include <tiffin/io/reading_ring.hpp>
 #endif
 
+#include "../examples/support/number_range.hpp"
 #include "../examples/support/progress_bar.hpp"
 #include "../examples/support/vocabulary.hpp"
 #include "machine.hpp"
@@ -546,19 +547,19 @@ int main(int argc, char** argv) {
     benchmark::Initialize(&argc, argv);
     for (int i = 1; i < argc; ++i) {
         const std::string_view flag = argv[i];
-        char* end = nullptr;
         if (flag.starts_with("--folder=")) {
             folder = flag.substr(9);
         } else if (flag.starts_with("--text=")) {
             text = flag.substr(7);
         } else if (flag.starts_with("--megabytes=")) {
-            table_megabytes = std::strtoul(flag.data() + 12, &end, 10);
-            if (table_megabytes == 0 || *end != '\0') usage_error(flag);
+            const auto megabytes = number_range<std::size_t>{1, 1 << 24}.read(flag.substr(12));
+            if (!megabytes) usage_error(flag);
+            table_megabytes = *megabytes;
         } else if (flag.starts_with("--stack=")) {
-            d_model = std::strtoul(flag.data() + 8, &end, 10);
-            if (d_model == 0 || *end != 'x') usage_error(flag);
-            d_ff = std::strtoul(end + 1, &end, 10);
-            if (d_ff == 0 || *end != '\0') usage_error(flag);
+            const auto shape = read_shape(flag.substr(8), model_widths, ffn_widths);
+            if (!shape) usage_error(flag);
+            d_model = shape->first;
+            d_ff = shape->second;
         } else {
             usage_error(flag);
         }

@@ -9,6 +9,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/train/simd.hpp>
 
+#include "../examples/support/number_range.hpp"
 #include "machine.hpp"
 
 #include <benchmark/benchmark.h>
@@ -192,6 +193,11 @@ maker layer_of(const Block& block = {}) {
     return [=](const sizes& of, int threads) { return make_layer(block, shape_of(of), threads); };
 }
 
+[[noreturn]] void usage_error(const std::string& wrong) {
+    std::fprintf(stderr, "bench_train: %s\n", wrong.c_str());
+    std::exit(1);
+}
+
 // --threads=N (default 2) and --shapes=DxF,DxF; what is left is Google Benchmark's.
 struct flags {
     int threads = 2;
@@ -203,19 +209,19 @@ flags take_flags(int& argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const std::string text = argv[i];
         if (text.starts_with("--threads=")) {
-            given.threads = std::max(1, std::atoi(text.c_str() + 10));
+            const number_range<int> range{1, 1024};
+            const auto threads = range.read(std::string_view(text).substr(10));
+            if (!threads) usage_error("--threads: " + range.wrong(text.substr(10)));
+            given.threads = *threads;
         } else if (text.starts_with("--shapes=")) {
             given.shapes.clear();
-            const char* at = text.c_str() + 9;
-            for (char* end = nullptr; *at != '\0'; at = *end == ',' ? end + 1 : end) {
-                const std::size_t d = std::strtoul(at, &end, 10);
-                const std::size_t f = *end == 'x' ? std::strtoul(end + 1, &end, 10) : 0;
-                if (d == 0 || f == 0) {
-                    std::fprintf(stderr, "bench_train: --shapes=DxF,DxF, as 960x2560; not %s\n",
-                                 text.c_str());
-                    std::exit(1);
-                }
-                given.shapes.push_back({d, f});
+            std::string_view rest = std::string_view(text).substr(9);
+            for (std::size_t end = 0; end != rest.npos;) {
+                end = rest.find(',');
+                const auto one = read_shape(rest.substr(0, end), model_widths, ffn_widths);
+                if (!one) usage_error("--shapes=DxF,DxF, as 960x2560; not " + text);
+                given.shapes.push_back({one->first, one->second});
+                rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
             }
         } else {
             argv[kept++] = argv[i];

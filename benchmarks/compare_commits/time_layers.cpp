@@ -1,6 +1,7 @@
 // Times the layers of two libraries of layers against each other, call by call in turns.
 #include <tiffin/executor/thread_team.hpp>
 
+#include "../../examples/support/number_range.hpp"
 #include "layer_library.hpp"
 
 #include <dlfcn.h>
@@ -288,11 +289,11 @@ std::vector<timed_case> time_layer(const std::array<const layer_library*, 2>& li
             "                   [--tokens=N,N,...] [--layers=NAME;NAME;...]");
 }
 
-double positive(const std::string& flag, const std::string& value) {
-    char* end = nullptr;
-    const double number = std::strtod(value.c_str(), &end);
-    if (end == value.c_str() || *end != '\0' || !(number > 0)) usage_error(flag + ": not above 0: " + value);
-    return number;
+template <class T>
+T number_in(const number_range<T>& range, const std::string& flag, const std::string& value) {
+    const auto number = range.read(value);
+    if (!number) usage_error(flag + ": " + range.wrong(value));
+    return *number;
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -315,17 +316,15 @@ arguments parse(int argc, char** argv) {
         const std::string flag = text.substr(0, equals);
         const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
         if (flag == "--seconds") {
-            args.seconds = positive(flag, value);
+            args.seconds = number_in<double>({1e-6, 3600}, flag, value);
         } else if (flag == "--limit") {
-            args.limit = positive(flag, value);
+            args.limit = number_in<double>({1e-6, 1e6}, flag, value);
         } else if (flag == "--threads") {
-            args.threads = static_cast<std::size_t>(positive(flag, value));
+            args.threads = number_in(thread_counts, flag, value);
         } else if (flag == "--tokens") {
             args.tokens.clear();
             for (const std::string& number : split(value, ','))
-                args.tokens.push_back(static_cast<std::size_t>(positive(flag, number)));
-            if (std::ranges::any_of(args.tokens, [](std::size_t t) { return t < 1 || t > most_tokens; }))
-                usage_error("--tokens: from 1 to " + std::to_string(most_tokens) + ": " + value);
+                args.tokens.push_back(number_in<std::size_t>({1, most_tokens}, flag, number));
         } else if (flag == "--layers") {
             args.layers = split(value, ';');
         } else if (text.starts_with("--") || libraries == 2) {
