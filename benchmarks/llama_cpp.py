@@ -82,7 +82,8 @@ def main():
     parse.add_argument("--memory", action="store_true", help="compare peak memory and the time to a first token")
     args = parse.parse_args()
     library = args.library.resolve()
-    for path in [library, args.bin / "llama-bench", *args.models]:
+    args.bin = args.bin.resolve()  # without a folder in its name a program is looked for in PATH
+    for path in [library, args.bin / "llama-bench", *([args.bin / "llama-perplexity", args.text] if args.text else []), *args.models]:
         if not path.exists():
             sys.exit(f"{path}: is not there")
 
