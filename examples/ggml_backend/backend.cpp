@@ -8,6 +8,7 @@
 #include <tiffin/executor/openmp.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -45,6 +46,30 @@ const tiffin::io::side_file* side_file() {
         return std::nullopt;
     }();
     return file ? &*file : nullptr;
+}
+
+// ---- tensors in parts ----
+
+// In split mode "tensor" llama.cpp puts parts of tensors on every device whose memory is not the CPU backend's own: on
+// this one too, whatever it says of itself. "Meta" buffers stand for the parts. They have no address, but are taken for
+// memory of the host where all devices' memory is that, so this one's no longer is; and what touches them is computed
+// there or nowhere, so all that the CPU backend computes is computed here. Whether a model has been split so.
+std::atomic<bool> in_parts = false;
+
+bool is_in_parts(const ggml_tensor* t) {
+    const ggml_backend_buffer_t buffer = t->view_src != nullptr ? t->view_src->buffer : t->buffer;
+    return buffer != nullptr && ggml_backend_buft_is_meta(ggml_backend_buffer_get_type(buffer));
+}
+void note_parts(const ggml_tensor* node) {
+    if (in_parts.load(std::memory_order_relaxed)) return;
+    const auto* const end = node->src + GGML_MAX_SRC;
+    const bool seen = is_in_parts(node) || std::any_of(node->src, end, [](const ggml_tensor* from) {
+                          return from != nullptr && is_in_parts(from);
+                      });
+    if (!seen || in_parts.exchange(true)) return;
+    GGML_LOG_WARN(
+        "tiffin: a model's tensors are split over devices, and this one is among them: the CPU backend's "
+        "kernels compute its part; --device with the names of the others leaves it out\n");
 }
 
 // ---- memory ----
@@ -110,7 +135,7 @@ std::size_t alignment(ggml_backend_buffer_type_t) {
     return tiffin::aligned_buffer::line;
 }
 bool is_host(ggml_backend_buffer_type_t) {
-    return true;
+    return !in_parts;
 }
 
 // ---- a context's backend ----
@@ -413,7 +438,17 @@ ggml_backend_buffer_t wrap(ggml_backend_dev_t device, void* memory, std::size_t 
     return ggml_backend_buffer_init(buffer_type_of(device), buffer_interface, new weights_buffer(memory),
                                     bytes);
 }
+// Of such a node the question is also where its weight shall lie when the model is loaded.
+bool is_weight_of_ours(const ggml_tensor* node) {
+    return std::any_of(node->src, node->src + GGML_MAX_SRC, [](const ggml_tensor* from) {
+        return from != nullptr && from->buffer != nullptr &&
+               from->buffer->buft->iface.get_name == buffer_type_name;
+    });
+}
 bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
+    note_parts(node);
+    if (in_parts && !is_weight_of_ours(node))
+        return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), node);
     switch (node->op) {
         case GGML_OP_NONE:
         case GGML_OP_RESHAPE:
@@ -433,7 +468,7 @@ bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
     }
 }
 bool reads(ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
-    return ggml_backend_buft_is_host(type);
+    return type->iface.get_name == buffer_type_name || ggml_backend_buft_is_host(type);
 }
 
 constexpr ggml_backend_device_i device_interface = {

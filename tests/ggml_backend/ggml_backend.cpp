@@ -73,7 +73,7 @@ public:
         std::vector<std::int64_t> sizes;  // inputs first, as ggml has them
         bool ours = true;                 // else in the CPU backend's memory
     };
-    explicit model(const std::vector<weight>& wanted, unsigned seed = 1)
+    explicit model(const std::vector<weight>& wanted, unsigned seed = 1, ggml_backend_dev_t at = device)
         : ours_(make_context()), others_(make_context()) {
         for (const weight& w : wanted) {
             ggml_tensor* const t = ggml_new_tensor((w.ours ? ours_ : others_).get(), w.type,
@@ -86,7 +86,7 @@ public:
             if (made) ggml_backend_buffer_set_usage(made.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
             return made;
         };
-        memory_ = allocate(ours_.get(), ggml_backend_dev_buffer_type(device));
+        memory_ = allocate(ours_.get(), ggml_backend_dev_buffer_type(at));
         other_memory_ = allocate(others_.get(), ggml_backend_cpu_buffer_type());
         fill(seed);
     }
@@ -523,6 +523,107 @@ TEST_CASE("weights in a mapped file, whose pages are given back") {
     }
     munmap(mapped, bytes);
     std::fclose(file);
+}
+
+namespace {
+
+// Gate and up by their outputs, down by its inputs, all else whole on each of the parts: how llama.cpp splits them.
+ggml_backend_meta_split_state split_in_parts(const ggml_tensor* t, void* parts) {
+    const std::size_t count = *static_cast<const std::size_t*>(parts);
+    ggml_backend_meta_split_state made{};
+    made.axis = GGML_BACKEND_SPLIT_AXIS_MIRRORED;
+    made.nr[0] = made.n_segments = 1;
+    const std::string name = t->name;
+    if (name.find("ffn_") == std::string::npos) return made;
+    made.axis =
+        name.find("down") == std::string::npos ? GGML_BACKEND_SPLIT_AXIS_1 : GGML_BACKEND_SPLIT_AXIS_0;
+    for (std::size_t i = 0; i < count; ++i) made.ne[i] = t->ne[made.axis] / static_cast<std::int64_t>(count);
+    return made;
+}
+
+}  // namespace
+
+// A program of its own: it changes what the device says of itself.
+TEST_CASE("tensors split over the device, as llama.cpp's split mode tensor does") {
+    constexpr std::size_t tokens = 5, stored = 8;
+    log_text.clear();
+    const numbers x = random_numbers(tokens * d, 5);
+    for (std::size_t parts : {1u, 2u}) {
+        CAPTURE(parts);
+        std::vector<ggml_backend_dev_t> devices(parts, device);
+        ggml_backend_dev_t const split =
+            ggml_backend_meta_device(devices.data(), parts, split_in_parts, &parts);
+        std::vector<model::weight> wanted = glu_weights(GGML_TYPE_F32);
+        wanted.push_back({"blk.0.attn_norm.weight", GGML_TYPE_F32, {d}});
+        const model m(wanted, 1, split);
+        // What earlier calls have left, as a cache of keys: in the device's memory too.
+        const context_ptr kept = make_context();
+        ggml_tensor* const cache = ggml_new_tensor_2d(kept.get(), GGML_TYPE_F32, d, stored);
+        const buffer_ptr cache_memory(
+            ggml_backend_alloc_ctx_tensors_from_buft(kept.get(), ggml_backend_dev_buffer_type(split)));
+        REQUIRE(cache_memory != nullptr);
+        ggml_backend_buffer_clear(cache_memory.get(), 0);
+
+        backend_ptr meta(ggml_backend_dev_init(split, nullptr)), ours(ggml_backend_dev_init(device, nullptr)),
+            cpu(ggml_backend_cpu_init());
+        ggml_backend_t all[] = {meta.get(), ours.get(), cpu.get()};
+        const context_ptr context = make_context();
+        ggml_context* const c = context.get();
+        ggml_tensor* const in = ggml_new_tensor_2d(c, GGML_TYPE_F32, d, tokens);
+        ggml_tensor* const places = ggml_new_tensor_1d(c, GGML_TYPE_I64, tokens);
+        ggml_set_input(in);
+        ggml_set_input(places);
+        ggml_tensor* const normed =
+            ggml_mul(c, ggml_rms_norm(c, ggml_scale(c, in, 1), 1e-6f), m["blk.0.attn_norm.weight"]);
+        ggml_tensor* const y = ggml_add(c, build_glu(c, m, normed, GGML_GLU_OP_SWIGLU), normed);
+        ggml_cgraph* const graph = ggml_new_graph(c);
+        ggml_build_forward_expand(graph, ggml_set_rows(c, cache, y, places));
+        ggml_tensor* const keys = ggml_view_2d(c, cache, d, stored, cache->nb[1], 0);
+        ggml_tensor* const out = ggml_soft_max_ext(c, ggml_mul_mat(c, keys, y), nullptr, 1.0f / d, 0);
+        ggml_set_output(out);
+        ggml_build_forward_expand(graph, out);
+        sched_ptr sched(ggml_backend_sched_new(all, nullptr, 3, GGML_DEFAULT_GRAPH_SIZE, false, false));
+        REQUIRE(ggml_backend_sched_alloc_graph(sched.get(), graph));
+        const std::int64_t rows[tokens] = {6, 0, 7, 2, 3};
+        ggml_backend_tensor_set(in, x.data(), 0, x.size() * sizeof(float));
+        ggml_backend_tensor_set(places, rows, 0, sizeof rows);
+        REQUIRE(ggml_backend_sched_graph_compute(sched.get(), graph) == GGML_STATUS_SUCCESS);
+        numbers got(tokens * stored);
+        ggml_backend_tensor_get(out, got.data(), 0, got.size() * sizeof(float));
+
+        std::vector<double> value, wanted_out;
+        for (std::size_t t = 0; t < tokens; ++t) {
+            double squares = 0;
+            for (std::size_t j = 0; j < d; ++j) squares += std::pow(static_cast<double>(x[t * d + j]), 2);
+            numbers row(d);
+            for (std::size_t j = 0; j < d; ++j)
+                row[j] =
+                    static_cast<float>(static_cast<double>(x[t * d + j]) / std::sqrt(squares / d + 1e-6) *
+                                       static_cast<double>(m.of("blk.0.attn_norm.weight")[j]));
+            const auto of = ffn_row(m, GGML_GLU_OP_SWIGLU, row.data(), d, f);
+            for (std::size_t j = 0; j < d; ++j) value.push_back(of[j] + static_cast<double>(row[j]));
+        }
+        for (std::size_t t = 0; t < tokens; ++t) {
+            std::vector<double> scores(stored), powers;
+            for (std::size_t i = 0; i < tokens; ++i)
+                for (std::size_t j = 0; j < d; ++j)
+                    scores[static_cast<std::size_t>(rows[i])] += value[i * d + j] * value[t * d + j] / d;
+            const double most = *std::max_element(scores.begin(), scores.end());
+            double sum = 0;
+            for (const double s : scores) sum += std::exp(s - most);
+            for (const double s : scores) wanted_out.push_back(std::exp(s - most) / sum);
+        }
+        CHECK(error_of(got, wanted_out) <= f32_error);
+    }
+    const std::string sentence = "tensors are split over devices, and this one is among them";
+    CHECK(log_text.find(sentence) != std::string::npos);
+    CHECK(log_text.find(sentence) == log_text.rfind(sentence));
+    // A model beside it whose tensors are whole.
+    const model m(glu_weights(GGML_TYPE_Q8_0));
+    const auto made =
+        run([&](ggml_context* c, ggml_tensor* in) { return build_glu(c, m, in, GGML_GLU_OP_SWIGLU); }, x, d);
+    CHECK(error_of(made.y, ffn_rows(m, GGML_GLU_OP_SWIGLU, x, d, f)) <= q8_error);
+    CHECK(log_text.find("2 feed-forward blocks computed") != std::string::npos);
 }
 
 namespace {
