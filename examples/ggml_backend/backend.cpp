@@ -68,8 +68,8 @@ void note_parts(const ggml_tensor* node) {
                       });
     if (!seen || in_parts.exchange(true)) return;
     GGML_LOG_WARN(
-        "tiffin: a model's tensors are split over devices, and this one is among them: the CPU backend's "
-        "kernels compute its part; --device with the names of the others leaves it out\n");
+        "tiffin: a model's tensors are split over devices, and this one is among them: it computes its part, "
+        "all but feed-forward blocks by the CPU backend; --device with the other names leaves it out\n");
 }
 
 // ---- memory ----
@@ -438,16 +438,16 @@ ggml_backend_buffer_t wrap(ggml_backend_dev_t device, void* memory, std::size_t 
     return ggml_backend_buffer_init(buffer_type_of(device), buffer_interface, new weights_buffer(memory),
                                     bytes);
 }
-// Of such a node the question is also where its weight shall lie when the model is loaded.
-bool is_weight_of_ours(const ggml_tensor* node) {
+// When a model is loaded the question is whether a weight shall lie here: the node has it in an empty buffer.
+bool is_asked_for_a_weight(const ggml_tensor* node) {
     return std::any_of(node->src, node->src + GGML_MAX_SRC, [](const ggml_tensor* from) {
-        return from != nullptr && from->buffer != nullptr &&
+        return from != nullptr && from->buffer != nullptr && from->buffer->size == 0 &&
                from->buffer->buft->iface.get_name == buffer_type_name;
     });
 }
 bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
     note_parts(node);
-    if (in_parts && !is_weight_of_ours(node))
+    if (in_parts && !is_asked_for_a_weight(node))
         return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), node);
     switch (node->op) {
         case GGML_OP_NONE:

@@ -624,6 +624,16 @@ TEST_CASE("tensors split over the device, as llama.cpp's split mode tensor does"
         run([&](ggml_context* c, ggml_tensor* in) { return build_glu(c, m, in, GGML_GLU_OP_SWIGLU); }, x, d);
     CHECK(error_of(made.y, ffn_rows(m, GGML_GLU_OP_SWIGLU, x, d, f)) <= q8_error);
     CHECK(log_text.find("2 feed-forward blocks computed") != std::string::npos);
+    // What lies in the device's memory and is no weight can be written nowhere else now.
+    const context_ptr kept = make_context();
+    ggml_tensor* const cache = ggml_new_tensor_2d(kept.get(), GGML_TYPE_F32, d, stored);
+    const buffer_ptr cache_memory(
+        ggml_backend_alloc_ctx_tensors_from_buft(kept.get(), ggml_backend_dev_buffer_type(device)));
+    REQUIRE(cache_memory != nullptr);
+    const context_ptr context = make_context();
+    ggml_tensor* const rows = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, d, tokens);
+    ggml_tensor* const places = ggml_new_tensor_1d(context.get(), GGML_TYPE_I64, tokens);
+    CHECK(ggml_backend_dev_supports_op(device, ggml_set_rows(context.get(), cache, rows, places)));
 }
 
 namespace {
