@@ -105,9 +105,10 @@ inline status check_gathered(tensor_kind kind, const tensor_view& given, const s
                              const number_formats& formats) {
     if (!holds_rows(kind))
         return failure(errc::option, name, "is to come with each call; only the rows of tables can");
-    if (!formats.any_table && given.type != formats.tables.type)
+    const number_format table = format_of_table(formats, given.type);
+    if (!formats.any_table && given.type != table.type)
         return failure(errc::dtype, name, "has rows of ", name_of(given.type),
-                       " that come with each call; the backend's tables are ", formats.tables.name);
+                       " that come with each call; the backend's tables are ", table.name);
     return check_blocks(given, name, name_of(given.type), block_of(given.type));
 }
 
@@ -119,7 +120,7 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
     const bool table = holds_rows(kind);
     const bool dense = is_weight(kind);
     if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
-    const number_format& format = table ? formats.tables : formats.weights;
+    const number_format format = table ? format_of_table(formats, given.type) : formats.weights;
     const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
     return format.is_given && format.type == given.type &&
            reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
@@ -140,7 +141,7 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
     if (!dense && !holds_rows(kind)) return {};
     const number_format format =
-        dense ? formats_of(formats, std::span(&given.type, 1)).weights : formats.tables;
+        dense ? formats_of(formats, std::span(&given.type, 1)).weights : format_of_table(formats, given.type);
     if (status s = check_blocks(given, name, format.name, format.block); !s) return s;
     if (dense)
         if (status s = check_blocks(given, name, "activations of " + std::string(formats.activations.name),

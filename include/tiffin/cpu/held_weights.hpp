@@ -21,7 +21,7 @@ class held_tensors {
 public:
     dtype keep_table(std::size_t number, const tensor_view& t, std::size_t /*vocab*/, std::size_t width,
                      const preparation& how) {
-        const dtype type = how.formats.tables.type;
+        const dtype type = format_of_table(how.formats, t.type).type;
         tables_.push_back({typename Machine::table_numbers(t, type), t.gathered, number, width, type});
         how.hold(tables_.back().numbers.own_bytes());
         if (t.gathered == 0) how.done(t);
@@ -29,7 +29,7 @@ public:
     }
     // Row 0 of a table whose rows are chosen, and what its numbers are kept as.
     const void* keep_rows(std::size_t /*number*/, const tensor_view& t, dtype& type, const preparation& how) {
-        type = how.formats.tables.type;
+        type = format_of_table(how.formats, t.type).type;
         rows_.emplace_back(t, type);
         how.hold(rows_.back().own_bytes());
         if (t.gathered == 0) how.done(t);

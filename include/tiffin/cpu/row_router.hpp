@@ -26,7 +26,7 @@ public:
 
     router_stage(const Router& router, const bound_node& bound, std::span<const tensor_kind> kinds,
                  std::size_t inputs, const preparation& how)
-        : router_(router), choices_(bound.choices), inputs_(inputs), type_(how.formats.tables.type) {
+        : router_(router), choices_(bound.choices), inputs_(inputs) {
         for (std::size_t i = 0; i < kinds.size(); ++i) {
             const tensor_view& t = bound.tensors[i];
             switch (kinds[i]) {
@@ -41,6 +41,7 @@ public:
                     how.hold(ranges_.size() * sizeof ranges_[0]);
                     break;
                 case tensor_kind::row_keys:
+                    type_ = format_of_table(how.formats, t.type).type;
                     row_keys_ = typename Machine::table_numbers(t, type_);
                     gathered_ = t.gathered;
                     how.hold(row_keys_.own_bytes());
@@ -184,7 +185,7 @@ private:
     std::size_t inputs_;
     std::size_t keys_ = 0;
     std::size_t half_ = 0;
-    dtype type_;
+    dtype type_ = dtype::f32;     // of the rows' keys
     std::vector<exact> query_;    // one, or none
     std::vector<exact> keys_of_;  // of each group
     stored_numbers<f32> bias_;

@@ -27,8 +27,8 @@ struct any_format {
     using storage = std::byte;
 
     dtype type = dtype::f32;
-    // Of weights: each in the format that it is given in, or the nearest that loses nothing which can be measured
-    // (see kept_as), whatever `type` says.
+    // Each weight or table in the format that it is given in, or the nearest that loses nothing which can be
+    // measured (see kept_as, table_kept_as), whatever `type` says.
     bool as_given = false;
 };
 inline constexpr any_format kept_as_given{dtype::f32, true};
@@ -117,6 +117,19 @@ constexpr dtype kept_as(dtype given, bool rounded_activations = true) noexcept {
     const bool kept = with_kept_format(given, [=](auto format) { return decltype(format)::type == given; });
     if (kept && (rounded_activations || given <= dtype::q4_1)) return given;
     return given == dtype::q4_k ? dtype::q4_1 : dtype::q8_0;
+}
+
+// The same of a table, which kept_as_given keeps apart from all others: its own where numbers are kept in it, and so
+// it is read where it lies; else q8_0 for blocks.
+constexpr dtype table_kept_as(dtype given) noexcept {
+    const bool kept = with_format(given, [=](auto format) { return decltype(format)::type == given; });
+    return kept ? given : block_of(given) > 1 ? dtype::q8_0 : dtype::f32;
+}
+
+// The format of a table that is given so.
+inline number_format format_of_table(const number_formats& all, dtype given) noexcept {
+    if (!all.tables.as_given) return all.tables;
+    return with_format(table_kept_as(given), [](auto format) { return describe(format); });
 }
 
 // The formats of weights that are kept together, where each is kept as given: those of all if they agree.
