@@ -161,6 +161,7 @@ tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 
 # ---- executors ----
+tiffin_suite(executor/checked_executor O0)
 tiffin_suite(executor/fork_mark THREADS)
 tiffin_suite(executor/thread_gang THREADS)
 tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/relax.hpp)

@@ -15,7 +15,7 @@
 
 TIFFIN_BEGIN
 
-// The kinds of failure. Each is found before any output is written.
+// The kinds of failure. Each is found before any output is written, but for errc::executor.
 enum class errc {
     shape,             // a tensor's shape or rank does not fit the block
     missing_tensor,    // the block needs a tensor that was not given
@@ -31,6 +31,7 @@ enum class errc {
     file,              // a file cannot be read, written or understood
     empty,             // the object called holds nothing: it was moved from, or made without a layer
     device,            // a device, its memory or its stream refuses; the sentence is the device's own
+    executor,  // an executor left tasks out, or ran one twice: what was to be written is not to be used
 };
 
 // One failure: its kind, the thing it concerns, and a sentence with the offending numbers. `where` is the

@@ -135,6 +135,40 @@ TEST_CASE("file stores: every row of every format") {
         }
 }
 
+// A reader of somebody's that leaves the last read out, does one for another, or does one twice.
+template <int Fault>
+struct careless_reader {
+    status read(const io::open_file& file, std::span<const io::file_read> reads,
+                const io::read_arrived& arrived) const {
+        io::read_places places;
+        places.make_room(reads, 1);
+        for (std::size_t i = 0; i + (Fault == 0 ? 1 : 0) < reads.size(); ++i) {
+            const io::file_read& r = reads[i];
+            if (status s = file.read(r.offset, places[0], r.bytes, r.needed); !s) return s;
+            arrived(Fault == 1 && i == 1 ? 0 : i, places[0]);
+        }
+        if (Fault == 2) arrived(0, places[0]);
+        if (Fault == 3) arrived(reads.size(), places[0]);
+        return {};
+    }
+};
+
+TEST_CASE_TEMPLATE("file stores: a reader that leaves reads out", Reader, careless_reader<0>,
+                   careless_reader<1>, careless_reader<2>, careless_reader<3>) {
+    const tiffin_test::scratch_folder folder;
+    const stored_table table(30, 96, dtype::f32);
+    const auto where = io::find_table(write(folder, table), "stem_embed.weight");
+    const auto around = direct_file<Reader>::open(*where, file_cache::passed_by);
+    if (!around.ok()) {
+        MESSAGE("not tested: " << around.failure().message());
+        return;
+    }
+    const status done = check_rows(*around, table, {4, 7, 29});
+    REQUIRE_FALSE(done.ok());
+    CHECK(done.failure().code == errc::file);
+    CHECK(done.failure().what.find("3 reads were done") != std::string::npos);
+}
+
 TEST_CASE("file stores: a table of one row, and one that ends the file within a block of the disk") {
     const tiffin_test::scratch_folder folder;
     for (const std::size_t width : {1u, 3u, 1024u, 1025u}) {

@@ -35,7 +35,8 @@ const Block&, binding > &&requires(const typename B::template engine<Block>& eng
 //   y may be x, or the residual, row by row: they are copied first. It may overlap nothing else, nor them shifted.
 // Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
 //   it rides in and however many threads run.
-// Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written. The
+// Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written.
+//   errc::executor where the executor did not run each task once: y is then not to be used. The
 //   throwing forms (operator()) throw tiffin::error, the others return a status. What an executor throws
 //   passes.
 // Threads: const calls with a workspace each may run at the same time; the calls without one use

@@ -4,6 +4,7 @@
 #include <tiffin/bind/bind_weights.hpp>
 #include <tiffin/call/fitting_tokens.hpp>
 #include <tiffin/call/layer.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -41,7 +42,8 @@ template <class Block, class Backend>
 result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
                                            const prepare_options& options) {
     prepared_bytes told(options.progress, given);
-    preparation how{{}, options.execute, &told};
+    checked_executor execute(options.execute);
+    preparation how{{}, execute, &told};
     if constexpr (requires { backend.formats(); }) how.formats = backend.formats();
     auto bound = bind_weights(block, given, how);
     if (!bound) return bound.failure();
@@ -49,6 +51,7 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
     if (workers == 0) workers = std::thread::hardware_concurrency();
     workers = std::clamp(workers, std::size_t{1}, most_workers);
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
+    if (status s = execute.done(); !s) return s.failure();
     if (status s = reserve(prepared, workers, options); !s) return s.failure();
     told.finish();
     return {std::move(prepared)};
@@ -66,7 +69,8 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
 //     reference    every tensor;
 //     cuda<F>      tensors of more than one number that lie on the device in F.
 // Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, value, naming the tensor;
-//   errc::option, naming the option; errc::workspace where prepare_options ask for more than there is.
+//   errc::option, naming the option; errc::workspace where prepare_options ask for more than there is;
+//   errc::executor where theirs did not run each task once.
 //   prepare() throws tiffin::error; try_prepare() returns the failure instead.
 // Cost: one pass over the dense weights, and a packed copy of them in `simd`; tables are not copied
 //   unless their format or alignment is not the backend's.

@@ -4,6 +4,7 @@
 #include <tiffin/call/call_checks.hpp>
 #include <tiffin/call/fitting_tokens.hpp>
 #include <tiffin/call/layer_of_any_block.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -44,9 +45,10 @@ TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const 
                        workspace_bytes(1, 1));
     const std::size_t tokens = fitting_tokens(bytes, x.rows, room);
     const matrix_view<float> carried = needs_.delay ? inputs.carried->slot(x.rows) : matrix_view<float>{};
+    checked_executor checked(execute);
     for (std::size_t first = 0; first < x.rows; first += tokens) {
         const std::size_t count = std::min(tokens, x.rows - first);
-        call_arguments piece{.tokens = count, .workers = workers, .execute = execute};
+        call_arguments piece{.tokens = count, .workers = workers, .execute = checked};
         give_piece(piece, inputs, needs_.choices, first, count);
         piece.x = x.rows_from(first, count);
         piece.to = {y.rows_from(first, count)};
@@ -62,6 +64,7 @@ TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const 
         if (needs_.delay) piece.carried = carried.rows_from(first, count);
         piece.carried_is_due = needs_.delay != 0 && inputs.carried->due() != 0;
         engine_->run(piece);
+        if (status s = checked.done(); !s) return s;
     }
     if (needs_.delay) inputs.carried->advance(x.rows);
     return {};

@@ -3,7 +3,7 @@
 
 #include <tiffin/activation/silu.hpp>
 #include <tiffin/call/row_history.hpp>
-#include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/tensor.hpp>
 #include <tiffin/view.hpp>
@@ -89,8 +89,7 @@ public:
                 if (sequence_of[t] % workers == worker)
                     one_token(v.row(t), histories[sequence_of[t]], y.row(t));
         };
-        execute(workers, task_ref(work));
-        return {};
+        return detail::run_each_once(execute, workers, task_ref(work));
     }
 
 private:

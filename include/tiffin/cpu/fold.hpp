@@ -5,6 +5,7 @@
 #include <tiffin/call/call_arguments.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
@@ -87,7 +88,8 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     made.width = bound.width;
     made.vocab = from.sizes()[at.vocab];
     using machine = simd_detail::machine<f32, f32, f32, xsimd::default_arch>;
-    const preparation how{{}, execute};
+    detail::checked_executor checked(execute);
+    const preparation how{{}, checked};
     const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(
@@ -99,9 +101,10 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
         const std::size_t count = std::min(piece, made.vocab - first);
         for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(first + i);
         const call_arguments call{
-            .token_ids = ids.data(), .tokens = count, .workers = workers, .execute = execute};
+            .token_ids = ids.data(), .tokens = count, .workers = workers, .execute = checked};
         rows.run(call, {nullptr, count}, memory.data(),
                  {{made.rows.data() + first * made.width, count, made.width}});
+        if (const status s = checked.done(); !s) return s.failure();
         if (progress) progress(first + count, made.vocab);
     }
     return made;

@@ -1,6 +1,7 @@
 // Rows read from a file by positional reads, many at a time.
 #pragma once
 
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/io/open_file.hpp>
 #include <tiffin/io/parallel_reads.hpp>
 #include <tiffin/table/table_location.hpp>
@@ -87,9 +88,15 @@ private:
             const std::size_t skip = at % block;
             around_->reads.push_back({at - skip, (skip + bytes + block - 1) / block * block, skip + bytes});
         }
-        return around_->reader.read(file_, around_->reads, [&](std::size_t i, const std::byte* blocks) {
-            std::memcpy(to + i * bytes, blocks + table_.row(ids[i]) % block, bytes);
-        });
+        detail::done_marks arrived;  // the reader may be one of the caller's
+        const status done =
+            around_->reader.read(file_, around_->reads, [&](std::size_t i, const std::byte* blocks) {
+                if (i < ids.size()) std::memcpy(to + i * bytes, blocks + table_.row(ids[i]) % block, bytes);
+                arrived.add(i);
+            });
+        if (!done || arrived.each_once(ids.size())) return done;
+        return failure(errc::file, file_.path(), "its reader said that ", ids.size(),
+                       " reads were done, and has not done each once");
     }
 
     io::open_file file_;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/io/writable_file.hpp>
 #include <tiffin/table/rows_label.hpp>
 
@@ -202,7 +202,7 @@ status in_pieces(std::size_t count, executor_ref execute, const Work& work) {
     if (pieces <= 1) return work(0, count);
     std::vector<status> done(pieces);
     const auto task = [&](std::size_t p) { done[p] = work(count * p / pieces, count * (p + 1) / pieces); };
-    execute(pieces, task_ref(task));
+    if (status s = run_each_once(execute, pieces, task_ref(task)); !s) return s;
     for (const status& s : done)
         if (!s) return s;
     return {};

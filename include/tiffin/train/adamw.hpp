@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/named_memory.hpp>
 #include <tiffin/train/adamw_update.hpp>
 #include <tiffin/train/learning_rows.hpp>
@@ -118,7 +118,7 @@ public:
     // x over them, for the norm; dense gradients are then the same on all ranks.
     // Errors: errc::value, with the tensor's name, where a gradient is NaN or infinite, or where its square is;
     //   errc::token_id for an id whose row is not there, errc::size for more ids than gradients had room for. Nothing is
-    //   changed then.
+    //   changed then. errc::executor where the executor did not run each task once: some numbers may be changed.
     status step(double rate, executor_ref execute = serially,
                 const std::function<double(double)>& over_ranks = {});
 
@@ -196,7 +196,7 @@ private:
     }
     // task(tensor, piece, its number among all) for every piece, some at a time.
     template <class Task>
-    void each_piece(executor_ref execute, const Task& task) {
+    status each_piece(executor_ref execute, const Task& task) {
         const std::size_t workers = std::max<std::size_t>(execute.concurrency(), 1);
         const auto work = [&](std::size_t worker) {
             std::size_t at = 0;
@@ -204,7 +204,7 @@ private:
                 for (std::size_t i = 0, n = pieces_of(t); i < n; ++i, ++at)
                     if (at % workers == worker) task(t, i, at);
         };
-        execute(workers, task_ref(work));
+        return detail::run_each_once(execute, workers, task_ref(work));
     }
 
     adamw_options options_;

@@ -15,20 +15,21 @@ template <trains Backend>
 status adamw<Backend>::step(double rate, executor_ref execute,
                             const std::function<double(double)>& over_ranks) {
     // What is wrong here stops the other ranks too, which wait in over_ranks().
-    status wrong_rows;
+    status wrong_here;
     for (const tensor& t : tensors_)
-        if (t.rows != nullptr && wrong_rows.ok()) wrong_rows = check_rows(t);
-    if (!wrong_rows) {
-        if (over_ranks) static_cast<void>(over_ranks(std::numeric_limits<double>::quiet_NaN()));
-        return wrong_rows;
-    }
-    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
-        double sum = 0;
-        in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
-            sum += train_detail::squares<machine>(g, count);
+        if (t.rows != nullptr && wrong_here.ok()) wrong_here = check_rows(t);
+    if (wrong_here.ok())
+        wrong_here = each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
+            double sum = 0;
+            in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
+                sum += train_detail::squares<machine>(g, count);
+            });
+            piece_sums_[at] = sum;
         });
-        piece_sums_[at] = sum;
-    });
+    if (!wrong_here) {
+        if (over_ranks) static_cast<void>(over_ranks(std::numeric_limits<double>::quiet_NaN()));
+        return wrong_here;
+    }
     double here = 0, elsewhere = 0;  // of tensors that are whole here; of rows that may be a part
     std::size_t at = 0;
     const tensor* wrong = nullptr;
@@ -45,7 +46,7 @@ status adamw<Backend>::step(double rate, executor_ref execute,
     norm_ = std::sqrt(sum);
     ++steps_;
     const double clipped = options_.clip > 0 && norm_ > options_.clip ? options_.clip / norm_ : 1;
-    each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
+    return each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
         in_piece(t, i, [&](const number* g, std::size_t count, const auto& numbers) {
             const learning_row<number> row = numbers();
             const std::uint64_t counted =
@@ -55,7 +56,6 @@ status adamw<Backend>::step(double rate, executor_ref execute,
                 {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
         });
     });
-    return {};
 }
 
 TIFFIN_END

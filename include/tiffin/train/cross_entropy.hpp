@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/train/prepare_training.hpp>
 #include <tiffin/view.hpp>
 
@@ -102,8 +102,7 @@ status softmax_cross_entropy(const Backend&, matrix_view<training_number<Backend
                     row, logits.cols, static_cast<std::size_t>(targets[t]), scale);
         }
     };
-    execute((logits.rows + together - 1) / together, task_ref(task));
-    return {};
+    return detail::run_each_once(execute, (logits.rows + together - 1) / together, task_ref(task));
 }
 
 TIFFIN_END

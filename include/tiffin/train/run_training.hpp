@@ -1,6 +1,7 @@
 // A step of a layer that learns: what is checked, and in what memory it runs.
 #pragma once
 
+#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/train/trainable_layer.hpp>
 #include <tiffin/train/training_checks.hpp>
 
@@ -139,10 +140,11 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
     std::copy(inputs.token_ids.begin(), inputs.token_ids.end(), ids_.begin());
     x_ = *in;
     inputs_ = inputs;
-    is_forward_done_ = true;
+    is_forward_done_ = false;
     for (auto& p : *parameters_) p.refresh();
 
-    call_type call = call_of(execute);
+    detail::checked_executor checked(execute);
+    call_type call = call_of(checked);
     call.routes = inputs.routes.empty() ? nullptr : inputs.routes.data();
     call.logits = inputs.logits.data;
     if (inputs.carried != nullptr && needs_.delay != 0) {
@@ -158,6 +160,8 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
         kept = train_detail::step_memory(areas.take<std::byte>(kept_bytes(call.tokens)));
     if (call.tokens > 0)
         rows_->forward(call, x_.data, out->data, kept, train_detail::step_memory(areas.rest()));
+    if (status s = checked.done(); !s) return s;
+    is_forward_done_ = true;
     if (call.carried != nullptr) inputs.carried->advance(call.tokens);
     return {};
 }
@@ -171,7 +175,8 @@ status trainable_layer<Number>::try_backward(const Y& dy, const input_gradients<
     if (status s = check_backward(*given, to); !s) return s;
     if (status s = check_memory(memory); !s) return s;
 
-    call_type call = call_of(execute);
+    detail::checked_executor checked(execute);
+    call_type call = call_of(checked);
     const auto cleared = [&](const matrix_view<Number>& m) {
         if (m.data != nullptr) std::fill_n(m.data, m.rows * m.cols, Number(0));
         return m.data;
@@ -200,6 +205,7 @@ status trainable_layer<Number>::try_backward(const Y& dy, const input_gradients<
     }
     if (call.tokens > 0)
         rows_->backward(call, x_.data, given->data, dx, kept, train_detail::step_memory(areas.rest()));
+    if (status s = checked.done(); !s) return s;
     if (call.carried != nullptr) to.carried->advance(call.tokens);
     return {};
 }

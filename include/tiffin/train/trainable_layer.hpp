@@ -49,7 +49,8 @@ struct tensor_gradient {
 // Lifetime: the tensors are read where they were given, in every call: an optimizer writes to them between steps. x and
 //   the inputs must stay as they are from forward to backward.
 // Numerics: gradients of the formula; the choice of a router has none. The same to the bit for any number of threads.
-// Errors: errc::size, token_id, overlap, workspace, empty; found before anything is written.
+// Errors: errc::size, token_id, overlap, workspace, empty; found before anything is written. errc::executor where an
+//   executor did not run each task once: rows and gradients are then not to be used, and backward needs a new forward.
 // Threads: one call at a time. Cost: no allocation in a call. Source: docs/training.md.
 template <class Number>
 class trainable_layer {
