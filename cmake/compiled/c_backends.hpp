@@ -8,8 +8,7 @@ namespace c_detail {
 
 // How simd keeps numbers. The other backends keep f32.
 struct kept_numbers {
-    any_format weights{};
-    dtype tables = dtype::f32;
+    any_format weights{}, tables{};
     bool round_activations = true;
 };
 

@@ -6,7 +6,6 @@
 
 #include "c_backends.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -52,7 +51,8 @@ static_assert(same(errc::shape, TIFFIN_ERRC_SHAPE) &&
               same(errc::size, TIFFIN_ERRC_SIZE) && same(errc::token_id, TIFFIN_ERRC_TOKEN_ID) &&
               same(errc::overlap, TIFFIN_ERRC_OVERLAP) && same(errc::workspace, TIFFIN_ERRC_WORKSPACE) &&
               same(errc::option, TIFFIN_ERRC_OPTION) && same(errc::file, TIFFIN_ERRC_FILE) &&
-              same(errc::empty, TIFFIN_ERRC_EMPTY) && same(errc::device, TIFFIN_ERRC_DEVICE));
+              same(errc::empty, TIFFIN_ERRC_EMPTY) && same(errc::device, TIFFIN_ERRC_DEVICE) &&
+              same(errc::executor, TIFFIN_ERRC_EXECUTOR));
 constexpr bool same(tiffin::dtype type, tiffin_dtype number) {
     return static_cast<int>(type) + 1 == number;
 }
@@ -108,6 +108,8 @@ tiffin_error* guarded(const Work& work) noexcept {
             return work();
         } catch (const std::bad_alloc&) {
             return const_cast<tiffin_error*>(no_memory());
+        } catch (const tiffin::error& e) {
+            return error_of(because(e.details()));
         } catch (const std::exception& e) {
             return error_of(because(failure(errc::file, "tiffin", "threw: ", e.what())));
         } catch (...) {
@@ -118,25 +120,57 @@ tiffin_error* guarded(const Work& work) noexcept {
     }
 }
 
-// A struct of the caller's, of a size that is known. Later versions append members, and take smaller ones too.
+// What the structs of the first header ended before. Members are appended: those of a smaller struct are null here.
+constexpr std::size_t first_size(const tiffin_prepare_options&) {
+    return offsetof(tiffin_prepare_options, executor_size);
+}
+constexpr std::size_t first_size(const tiffin_call&) {
+    return offsetof(tiffin_call, executor_size);
+}
+constexpr std::size_t first_executor_size = offsetof(tiffin_executor, run_checked);
+
+// A struct of the caller's, of a size that is known, with its executor if it has one.
 template <class Struct>
-result<Struct> taken(const Struct& given, const char* name) {
-    if (given.struct_size == sizeof(Struct)) return given;
-    return failure(errc::option, name, "has struct_size ", given.struct_size, "; this library knows ",
-                   sizeof(Struct));
+struct taken_struct {
+    Struct given{};
+    tiffin_executor executor{};
+};
+template <class Struct>
+result<taken_struct<Struct>> take(const Struct& given, const char* name) {
+    taken_struct<Struct> taken;
+    if (given.struct_size != sizeof(Struct) && given.struct_size != first_size(given))
+        return failure(errc::option, name, "has struct_size ", given.struct_size, "; this library knows ",
+                       sizeof(Struct), " and ", first_size(given));
+    std::memcpy(&taken.given, &given, given.struct_size);
+    if (taken.given.executor == nullptr) return taken;
+    std::size_t size = taken.given.executor_size;
+    if (size == 0) size = given.struct_size == sizeof(Struct) ? sizeof(tiffin_executor) : first_executor_size;
+    if (size != sizeof(tiffin_executor) && size != first_executor_size)
+        return failure(errc::option, name, "has executor_size ", size, "; this library knows ",
+                       sizeof(tiffin_executor), " and ", first_executor_size);
+    std::memcpy(&taken.executor, taken.given.executor, size);
+    if (taken.executor.run == nullptr && taken.executor.run_checked == nullptr)
+        return failure(errc::option, "executor.run", "is NULL");
+    return taken;
 }
 
 // The caller's threads as an executor.
 class callers_executor {
 public:
-    explicit callers_executor(const tiffin_executor* given) : given_(given) {}
+    template <class Struct>
+    explicit callers_executor(const taken_struct<Struct>& taken)
+        : given_(taken.given.executor != nullptr ? &taken.executor : nullptr) {}
     [[nodiscard]] std::size_t concurrency() const noexcept { return given_ ? given_->concurrency : 1; }
+    // Throws where the caller says that it failed: nothing of the call is run any more.
     void operator()(std::size_t n, const tiffin::task_ref& task) const {
         if (given_ == nullptr) return tiffin::serially(n, task);
-        given_->run(
-            given_->user, n,
-            [](void* arg, std::size_t i) { (*static_cast<const tiffin::task_ref*>(arg))(i); },
-            const_cast<tiffin::task_ref*>(&task));
+        const auto one = [](void* arg, std::size_t i) { (*static_cast<const tiffin::task_ref*>(arg))(i); };
+        auto* const arg = const_cast<tiffin::task_ref*>(&task);
+        if (given_->run_checked == nullptr) return given_->run(given_->user, n, one, arg);
+        const int failed = given_->run_checked(given_->user, n, one, arg);
+        if (failed != 0)
+            throw tiffin::error(
+                failure(errc::executor, "executor.run_checked", "returned ", failed, " for ", n, " tasks"));
     }
 
 private:
@@ -147,22 +181,6 @@ bool can_be_kept(tiffin::dtype type) noexcept {
     return type <= tiffin::dtype::q4_1 && !is_integer(type);
 }
 
-// Whether a tensor of a layer file is a table of rows by token id (docs/layer_files.md).
-bool is_table(std::string_view name) noexcept {
-    static constexpr std::array<std::string_view, 4> tables{
-        {"stem_embed.weight", "memory.weight", "word_embed.weight", "modulators.weight"}};
-    for (const std::string_view table : tables)
-        if (name.ends_with(table)) return true;
-    return false;
-}
-
-// The format that tables are kept in as they are stored: one for all of them.
-tiffin::dtype tables_as_stored(const tiffin::io::described_layer& from) {
-    tiffin::io::described_layer tables;
-    for (const auto& [tensor, view] : from.tensors.entries())
-        if (is_table(tensor)) tables.tensors.add(tensor, view);
-    return kept_format(tables);
-}
 // The format asked for.
 result<tiffin::dtype> format_of(tiffin_dtype asked, const char* name) {
     if (asked < 0 || asked > TIFFIN_DTYPE_F64)
@@ -173,15 +191,17 @@ result<tiffin::dtype> format_of(tiffin_dtype asked, const char* name) {
                    "; numbers are kept in F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
 }
 
-result<any_layer> load(const tiffin::io::described_layer& from, const tiffin_prepare_options& options) {
-    const callers_executor execute(options.executor);
+result<any_layer> load(const tiffin::io::described_layer& from,
+                       const taken_struct<tiffin_prepare_options>& taken) {
+    const tiffin_prepare_options& options = taken.given;
+    const callers_executor execute(taken);
     tiffin::prepare_options how{.tokens = 0, .execute = execute};
     if (options.progress != nullptr)
         how.progress = [&](std::size_t done, std::size_t bytes) {
             options.progress(options.progress_user, done, bytes);
         };
     if (options.backend == TIFFIN_BACKEND_SIMD) {
-        tiffin::c_detail::kept_numbers kept{tiffin::kept_as_given, tables_as_stored(from),
+        tiffin::c_detail::kept_numbers kept{tiffin::kept_as_given, tiffin::kept_as_given,
                                             options.f32_activations == 0};
         if (options.weights != TIFFIN_DTYPE_AS_STORED) {
             const auto asked = format_of(options.weights, "weights");
@@ -191,7 +211,7 @@ result<any_layer> load(const tiffin::io::described_layer& from, const tiffin_pre
         if (options.tables != TIFFIN_DTYPE_AS_STORED) {
             const auto asked = format_of(options.tables, "tables");
             if (!asked) return asked.failure();
-            kept.tables = *asked;
+            kept.tables = {*asked};
         }
         return tiffin::c_detail::load_on_simd(from, kept, how);
     }
@@ -209,14 +229,12 @@ result<any_layer> load(const tiffin::io::described_layer& from, const tiffin_pre
 template <class Make>
 tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** layer, const Make& make) {
     if (layer == nullptr) return error_of(is_null("layer"));
-    tiffin_prepare_options options{};
+    taken_struct<tiffin_prepare_options> options;
     if (given != nullptr) {
-        const auto known = taken(*given, "options");
+        const auto known = take(*given, "options");
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
         options = *known;
     }
-    if (options.executor != nullptr && options.executor->run == nullptr)
-        return error_of(is_null("executor.run"));
     auto made = make(options);
     if (!made) return error_of(because(made.failure()));
     *layer = new tiffin_layer{*std::move(made)};
@@ -275,7 +293,7 @@ tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t index,
                                  const tiffin_prepare_options* options, tiffin_layer** layer) {
     return guarded([&] {
         if (model == nullptr) return error_of(is_null("model"));
-        return make_layer(options, layer, [&](const tiffin_prepare_options& how) -> result<any_layer> {
+        return make_layer(options, layer, [&](const auto& how) -> result<any_layer> {
             const auto described = model->held.layer(index);
             if (!described) return described.failure();
             auto made = load(*described, how);
@@ -289,7 +307,7 @@ tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* 
                                 tiffin_layer** layer) {
     return guarded([&] {
         if (path == nullptr) return error_of(is_null("path"));
-        return make_layer(options, layer, [&](const tiffin_prepare_options& how) -> result<any_layer> {
+        return make_layer(options, layer, [&](const auto& how) -> result<any_layer> {
             auto file = tiffin::io::safetensors_file::open(path);
             if (!file) return file.failure();
             const auto shared = std::make_shared<const tiffin::io::safetensors_file>(*std::move(file));
@@ -326,8 +344,7 @@ tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_c
             for (size_t axis = 0; axis < t.rank; ++axis) view.shape.push_back(t.shape[axis]);
             given.tensors.add(t.name, view);
         }
-        return make_layer(options, layer,
-                          [&](const tiffin_prepare_options& how) { return load(given, how); });
+        return make_layer(options, layer, [&](const auto& how) { return load(given, how); });
     });
 }
 
@@ -368,13 +385,12 @@ tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* cal
     return guarded([&]() -> tiffin_error* {
         if (layer == nullptr || call == nullptr)
             return error_of(is_null(layer == nullptr ? "layer" : "call"));
-        const auto known = taken(*call, "call");
+        const auto known = take(*call, "call");
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
-        const tiffin_call& c = *known;
+        const tiffin_call& c = known->given;
         if (c.tokens > 0 && c.x == nullptr) return error_of(is_null("x"));
         if (c.tokens > 0 && c.y == nullptr) return error_of(is_null("y"));
         if (c.workspace == nullptr && c.workspace_bytes > 0) return error_of(is_null("workspace"));
-        if (c.executor != nullptr && c.executor->run == nullptr) return error_of(is_null("executor.run"));
         const tiffin::call_needs& needs = layer->held.needs();
         const auto rows = [&](auto* data, std::size_t stride, std::size_t width) {
             return tiffin::matrix_view(data, c.tokens, width, stride == 0 ? width : stride);
@@ -386,7 +402,7 @@ tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* cal
             given.per_layer_input = rows(c.per_layer_input, c.per_layer_input_stride, needs.given_width);
         if (c.routes != nullptr)
             given.routes = {reinterpret_cast<choice*>(c.routes), c.tokens * needs.choices};
-        const callers_executor execute(c.executor);
+        const callers_executor execute(*known);
         const tiffin::status done = layer->held.try_call(
             rows(c.x, c.x_stride, needs.d_model), given, rows(c.y, c.y_stride, needs.d_model),
             {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);

@@ -13,7 +13,7 @@ namespace c_detail {
 
 result<any_layer> load_on_simd(const io::described_layer& from, const kept_numbers& kept,
                                const prepare_options& how) {
-    const simd<any_format, any_format> backend{{kept.weights}, {kept.tables}, {kept.round_activations}};
+    const simd<any_format, any_format> backend{kept.weights, kept.tables, {kept.round_activations}};
     return io::load_layer(from, backend, how);
 }
 

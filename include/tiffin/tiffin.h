@@ -5,7 +5,8 @@
 // exception leaves a function. A layer is immutable: any number of threads may run it at the same time, each with a
 // workspace and an output of its own. Handles are freed once, when no other call uses them.
 //
-// Structs that callers fill begin with their size: {.struct_size = sizeof(tiffin_call), ...}, all else zero.
+// Structs that callers fill begin with their size: {.struct_size = sizeof(tiffin_call), ...}, all else zero. Members are
+// only ever appended: a caller that was compiled with an older header gives a smaller size, and is served as before.
 #pragma once
 
 #include <stddef.h>
@@ -58,6 +59,7 @@ enum {
     TIFFIN_ERRC_FILE,              // a file cannot be read or understood
     TIFFIN_ERRC_EMPTY,             // the object called holds nothing
     TIFFIN_ERRC_DEVICE,            // a device refuses
+    TIFFIN_ERRC_EXECUTOR,          // an executor did not run each task once; outputs are not to be used
     TIFFIN_ERRC_ARGUMENT = 100,    // a pointer is NULL that must not be, or a struct_size is not one known
     TIFFIN_ERRC_MEMORY             // there is no memory
 };
@@ -108,20 +110,28 @@ enum {
 };
 
 // The caller's threads: `run` calls task(arg, i) for i in [0, n), each once, in any order, on any thread, and returns
-// when all have ended. It never throws and never leaves by longjmp; tasks never do. `concurrency` tells how many tasks
-// can run at the same time, 0 if that is not known.
+// when all that it has begun have ended. It never throws and never leaves by longjmp; tasks never do. `concurrency`
+// tells how many tasks can run at the same time, 0 if that is not known.
+//
+// The library counts: where a task has not run once when `run` returns, the call fails with EXECUTOR. So does one whose
+// `run_checked` returns anything but 0: it does what `run` does, which is not called beside it and may be NULL, and is
+// for callers that may have to leave before all tasks have run (a language's exception, a thread that does not start).
+// It too returns only when no task is running; of those that have not begun by then none may run.
 typedef struct tiffin_executor {
     void (*run)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
     void* user;
     size_t concurrency;
+    // Since executor_size is a member of the structs below, by which it is known to be there.
+    int (*run_checked)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
 } tiffin_executor;
 
 // How a layer is prepared. All zero but struct_size: simd, numbers kept as they are stored, on the calling thread.
 typedef struct tiffin_prepare_options {
     size_t struct_size;
     tiffin_backend backend;
-    // What simd keeps dense weights and tables in; the others keep F32. AS_STORED: the tensors' own format if they have
-    // one in which numbers can be kept; Q8_0 for other blocks; else F32.
+    // What simd keeps dense weights and tables in; the others keep F32. AS_STORED: each tensor's own format if numbers can
+    // be kept in it, Q8_0 for other blocks. Weights that are packed together (those of a gate and what it gates) have one
+    // format, F32 or Q8_0 where theirs differ. A table is whatever has rows of which a token reads some.
     tiffin_dtype weights, tables;
     // Not 0: simd multiplies activations as they are. 0: it rounds them beside weights of Q8_0, Q4_0, Q4_1 and BF16.
     int32_t f32_activations;
@@ -130,6 +140,7 @@ typedef struct tiffin_prepare_options {
     // never throws.
     void (*progress)(void* user, size_t done, size_t bytes);
     void* progress_user;
+    size_t executor_size;  // sizeof *executor; 0: as in this header
 } tiffin_prepare_options;
 
 // An option of a block, as in the metadata of layer files: {"block", "stem"} (docs/layer_files.md).
@@ -181,7 +192,7 @@ TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prep
 // Lifetime: the memory of the tensors that tiffin_layer_in_place names must outlive the layer; all other given memory,
 //   the names and the options too, may be freed.
 // Errors: OPTION for an unknown or missing block or option; MISSING_TENSOR, UNUSED_TENSOR, DUPLICATE_TENSOR, DTYPE,
-//   SHAPE, VALUE, naming the tensor; ARGUMENT.
+//   SHAPE, VALUE, naming the tensor; ARGUMENT; EXECUTOR.
 // Cost: one pass over the weights, and a packed copy of them in simd; no copy of tables kept as they are stored.
 //
 //     tiffin_block_option block = {"block", "mlp"};
@@ -238,11 +249,13 @@ typedef struct tiffin_call {
     void* workspace;  // at any alignment
     size_t workspace_bytes;
     const tiffin_executor* executor;  // NULL: the calling thread
+    size_t executor_size;             // sizeof *executor; 0: as in this header
 } tiffin_call;
 
 // Runs a layer: y = block(x, inputs).
 // Numerics: in simd a token's output is the same to the bit whatever its batch, workspace and number of threads.
-// Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT; found before y is written. Cost: no allocation but of an error.
+// Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT; found before y is written. EXECUTOR; what is in y and routes is then
+//   not to be used. Cost: no allocation but of an error; an atomic addition for each task.
 TIFFIN_C_API tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* call);
 
 #if defined(__cplusplus)

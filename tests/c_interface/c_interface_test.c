@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,7 +247,7 @@ static void is_refused_when_prepared(void) {
     CHECK(refused(tiffin_layer_make(&e.block, 1, e.tensors, 3, &options, &layer), TIFFIN_ERRC_OPTION,
                   "weights"));
     options.weights = TIFFIN_DTYPE_AS_STORED;
-    const tiffin_executor none = {NULL, NULL, 1};
+    const tiffin_executor none = {NULL, NULL, 1, NULL};
     options.executor = &none;
     CHECK(refused(tiffin_layer_make(&e.block, 1, e.tensors, 3, &options, &layer), TIFFIN_ERRC_ARGUMENT,
                   "executor.run"));
@@ -310,7 +311,7 @@ static void is_refused_when_called(void) {
     bad.x = y + e.d;
     bad.tokens = tokens - 1;
     CHECK(refused(tiffin_layer_run(layer, &bad), TIFFIN_ERRC_OVERLAP, "overlaps x"));
-    const tiffin_executor none = {NULL, NULL, 1};
+    const tiffin_executor none = {NULL, NULL, 1, NULL};
     bad = good;
     bad.executor = &none;
     CHECK(refused(tiffin_layer_run(layer, &bad), TIFFIN_ERRC_ARGUMENT, "executor.run"));
@@ -396,7 +397,7 @@ static void runs_on_threads(void) {
 
     /* Tasks by the caller's threads, when called and when prepared: the same bits. */
     count counted = {0, 0};
-    const tiffin_executor two = {run_on_two, &counted, 2};
+    const tiffin_executor two = {run_on_two, &counted, 2, NULL};
     float* const threaded = numbers(tokens * e.d);
     call.y = threaded;
     call.executor = &two;
@@ -425,6 +426,124 @@ static void runs_on_threads(void) {
     CHECK(callers[0].good && callers[1].good);
     free(serial);
     free(threaded);
+    free(workspace);
+    tiffin_layer_free(layer);
+    free_example(&e);
+}
+
+/* An executor that does not keep its word, from hand-over `good` on. */
+typedef enum { RUNS_ALL, RUNS_NONE, LEAVES_FIRST, LEAVES_LAST, ONE_FOR_ANOTHER, ONE_TWICE, SAYS_NO } fault;
+typedef struct {
+    fault how;
+    size_t good, handed;
+} faulty;
+static int run_checked(void* user, size_t n, void (*task)(void*, size_t), void* arg) {
+    faulty* const mine = user;
+    const fault how = mine->handed++ < mine->good ? RUNS_ALL : mine->how;
+    if (how == RUNS_NONE) return 0;
+    const size_t end = how == LEAVES_LAST || how == SAYS_NO ? n - 1 : n;
+    for (size_t i = how == LEAVES_FIRST ? 1 : 0; i < end; ++i)
+        task(arg, how == ONE_FOR_ANOTHER && i == 1 ? 0 : i);
+    if (how == ONE_TWICE) task(arg, 0);
+    return how == SAYS_NO ? 7 : 0;
+}
+static void run_unchecked(void* user, size_t n, void (*task)(void*, size_t), void* arg) {
+    (void)run_checked(user, n, task, arg);
+}
+static void is_never_run(void* user, size_t n, void (*task)(void*, size_t), void* arg) {
+    (void)user, (void)n, (void)task, (void)arg;
+    exit(1);
+}
+
+/* What the structs were before executors had a run_checked, as a caller of then has them. */
+typedef struct {
+    void (*run)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
+    void* user;
+    size_t concurrency;
+} first_executor;
+enum {
+    first_call_size = offsetof(tiffin_call, executor_size),
+    first_options_size = offsetof(tiffin_prepare_options, executor_size)
+};
+
+static void tasks_that_do_not_run(tiffin_backend backend) {
+    example e = make_example(72, 300, 1);
+    tiffin_prepare_options options = {.struct_size = sizeof options, .backend = backend};
+    tiffin_layer* const layer = prepared(&e, &options);
+    const size_t bytes = tiffin_layer_workspace_bytes(layer, tokens, 3);
+    void* const workspace = memory(bytes);
+    float* const right = numbers(tokens * e.d);
+    float* const y = numbers(tokens * e.d);
+    faulty mine = {RUNS_ALL, 0, 0};
+    const tiffin_executor checked = {
+        .run = is_never_run, .user = &mine, .concurrency = 3, .run_checked = run_checked};
+    const tiffin_executor checked_alone = {.user = &mine, .concurrency = 3, .run_checked = run_checked};
+    const tiffin_executor unchecked = {.run = run_unchecked, .user = &mine, .concurrency = 3};
+    /* At the end of memory: an executor of then has nothing behind it. */
+    first_executor* const first = memory(sizeof *first);
+    first->run = run_unchecked;
+    first->user = &mine;
+    first->concurrency = 3;
+    tiffin_call call = call_of(&e, right, workspace, bytes);
+    call.executor = &checked;
+    CHECK(fine(tiffin_layer_run(layer, &call)));
+    const size_t hand_overs = mine.handed;
+    CHECK(hand_overs > 0);
+    call.y = y;
+    for (int which = 0; which < 5; ++which) {
+        tiffin_call one = call;
+        one.executor = which == 0 ? &checked : which == 1 ? &checked_alone : &unchecked;
+        if (which >= 3) one.executor = (const tiffin_executor*)(const void*)first;
+        if (which == 3) one.struct_size = first_call_size;
+        if (which == 4) one.executor_size = sizeof *first;
+        for (fault how = RUNS_NONE; how <= SAYS_NO; ++how)
+            for (size_t good = 0; good < hand_overs; ++good) {
+                mine = (faulty){how, good, 0};
+                memset(workspace, 0x7F, bytes); /* no expert, no number that is one */
+                tiffin_error* const error = tiffin_layer_run(layer, &one);
+                const int says = how == SAYS_NO && which < 2;
+                CHECK(refused(error, TIFFIN_ERRC_EXECUTOR, says ? "run_checked: returned 7" : "tasks once"));
+                CHECK(mine.handed == good + 1);
+            }
+        mine = (faulty){RUNS_ALL, 0, 0};
+        memset(y, 0, tokens * e.d * sizeof *y);
+        CHECK(fine(tiffin_layer_run(layer, &one)));
+        CHECK(mine.handed == hand_overs);
+        CHECK(memcmp(y, right, tokens * e.d * sizeof *y) == 0);
+    }
+    call.executor_size = sizeof checked + 8;
+    CHECK(refused(tiffin_layer_run(layer, &call), TIFFIN_ERRC_ARGUMENT, "executor_size"));
+    call.executor_size = sizeof checked;
+    CHECK(fine(tiffin_layer_run(layer, &call)));
+
+    /* Preparing. */
+    options.executor = &checked;
+    mine = (faulty){RUNS_ALL, 0, 0};
+    tiffin_layer_free(prepared(&e, &options));
+    const size_t packed = mine.handed;
+    CHECK((packed > 0) == (backend == TIFFIN_BACKEND_SIMD));
+    tiffin_layer* const untouched = (tiffin_layer*)&e;
+    tiffin_layer* made = untouched;
+    for (int which = 0; which < 3; ++which) {
+        tiffin_prepare_options one = options;
+        one.executor = which == 0   ? &checked
+                       : which == 1 ? &unchecked
+                                    : (const tiffin_executor*)(const void*)first;
+        if (which == 2) one.struct_size = first_options_size;
+        for (fault how = RUNS_NONE; how <= SAYS_NO; ++how)
+            for (size_t good = 0; good < packed; ++good) {
+                mine = (faulty){how, good, 0};
+                CHECK(refused(tiffin_layer_make(&e.block, 1, e.tensors, 3, &one, &made), TIFFIN_ERRC_EXECUTOR,
+                              "executor"));
+                CHECK(made == untouched);
+            }
+        mine = (faulty){RUNS_ALL, 0, 0};
+        tiffin_layer_free(prepared(&e, &one));
+        CHECK(mine.handed == packed);
+    }
+    free(first);
+    free(y);
+    free(right);
     free(workspace);
     tiffin_layer_free(layer);
     free_example(&e);
@@ -462,6 +581,8 @@ int main(int argc, char** argv) {
     is_refused_when_prepared();
     is_refused_when_called();
     runs_on_threads();
+    for (tiffin_backend backend = TIFFIN_BACKEND_SIMD; backend <= TIFFIN_BACKEND_REFERENCE; ++backend)
+        tasks_that_do_not_run(backend);
     printf("%d failed\n", failed);
     return failed != 0;
 }
