@@ -15,6 +15,7 @@
 
 #include "support/doctest.hpp"
 #include "support/executors.hpp"
+#include "support/policies.hpp"
 #include "support/random.hpp"
 #include "support/tensor_set.hpp"
 
@@ -32,6 +33,11 @@ using tiffin_test::tensor_set;
 namespace {
 
 constexpr std::size_t d = 32, f = 416, vocab = 23, tokens = 9;
+
+struct two_of_keys : product_key_memory {
+    constexpr two_of_keys() { router.top_k = 2; }
+};
+using memory_plus_of_two = ffn<gate<silu>, two_of_keys>;
 
 enum class fault { none_run, first_left, last_left, one_for_another, one_twice, all_twice, one_more };
 constexpr fault faults[] = {fault::none_run,  fault::first_left, fault::last_left, fault::one_for_another,
@@ -117,7 +123,7 @@ void check(const Backend& backend, bool prepares_in_tasks) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("checked_executor: calls and preparations", Block, stem_hybrid, structmoe, moe<stem>,
-                   mort<mlp>, memory_plus) {
+                   tiffin_test::mort_of_three<mlp>, memory_plus_of_two) {
     check<Block>(reference<>{}, false);
     check<Block>(simd<>{}, true);
     check<Block>(simd<q8_0>{}, true);
