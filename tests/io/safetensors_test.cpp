@@ -414,6 +414,41 @@ TEST_CASE("safetensors: a tensor's number format") {
                             {"as its dtype", "not a string"});
 }
 
+TEST_CASE("safetensors: tensors that are not read are listed where that is asked for") {
+    const auto listed = [](const std::string& header, std::size_t data) {
+        return safetensors_file::parse(bytes_of(file_text(header, data)), "file",
+                                       tiffin::io::unread_tensors::listed);
+    };
+    const auto file = listed(
+        "{\"a\":" + entry("F64", "[1]", "[0,8]") + ",\"w\":" + entry("F32", "[1]", "[8,12]") +
+            ",\"b\":" + entry("F32", "[1,1,1,1,2]", "[12,20]") + ",\"c\":" + entry("F4", "[3,2]", "[20,23]") +
+            ",\"d\":" + entry("NEW", "[]", "[23,30]") + ",\"e\":" + entry("U8", "[1,1,1,1,34]", "[30,64]") +
+            ",\"__metadata__\":{\"e.format\":\"q8_0\"}}",
+        64);
+    REQUIRE(file.ok());
+    REQUIRE(file->tensors().entries().size() == 1);
+    CHECK(file->tensors().find("w")->shape == tiffin::shape{1});
+    REQUIRE(file->unread().size() == 5);
+    CHECK(file->unread()[1].reason() ==
+          "is F32 of shape (1, 1, 1, 1, 2), which is not read; F32, F16, BF16, I32, I64 and U8 of at most 4 "
+          "axes are");
+    CHECK(file->unread()[4].name == "e");
+    CHECK(file->metadata().contains("e.format"));
+
+    const auto wrong = [&](const std::string& one, std::size_t data) {
+        const auto got = listed("{\"w\":" + one + "}", data);
+        return got.ok() ? std::string("read") : got.failure().what;
+    };
+    CHECK(wrong(entry("F64", "[1]", "[0,7]"), 7).find("is 7 bytes, but F64 of shape (1) takes 8") !=
+          std::string::npos);
+    CHECK(wrong(entry("F4", "[3]", "[0,2]"), 2).find("no whole ones") != std::string::npos);
+    CHECK(wrong(entry("F64", "[4294967296,4294967296]", "[0,8]"), 8).find("overflow") != std::string::npos);
+    CHECK(wrong(entry("NEW", "[1]", "[0,9]"), 8).find("outside the 8 data bytes") != std::string::npos);
+    CHECK(wrong(entry("NEW", "[1]", "[4,0]"), 4).find("end before they begin") != std::string::npos);
+    CHECK(wrong(entry("NEW", "[1]", "[0,4]"), 8).find("the tensors end at data byte 4") != std::string::npos);
+    CHECK(wrong(entry("NEW", "[0.5]", "[0,4]"), 4).find("in its shape") != std::string::npos);
+}
+
 TEST_CASE("safetensors: a tensor's shape") {
     for (const std::string value : {"1", "null", "true", "\"2\"", "{}"})
         check_entry_refused(entry("F32", value, "[0,4]"), 4, errc::file, {"as its shape", "not an array"});

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace tiffin;
@@ -49,6 +50,24 @@ TEST_CASE("find_table: sizes of zero are no table") {
     refused("no.experts", "(0, 3, 5)");
     refused("no.blocks", "(5, 0)");
     CHECK(io::find_table(folder / "file", "one")->shape == table_shape{1, 1, dtype::f32});
+}
+
+TEST_CASE("find_table: tensors that are not read are in nobody's way") {
+    const tiffin_test::scratch_folder folder;
+    const std::string header = R"({"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},)"
+                               R"("five":{"dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[4,8]},)"
+                               R"("table":{"dtype":"F32","shape":[1,1],"data_offsets":[8,12]}})";
+    const std::uint64_t length = header.size();
+    std::ofstream file(folder / "file", std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&length), sizeof length) << header << std::string(12, 'x');
+    file.close();
+    CHECK(io::find_table(folder / "file", "table")->shape == table_shape{1, 1, dtype::f32});
+    const auto said = [&](std::string_view name) {
+        const auto found = io::find_table(folder / "file", name);
+        return found.ok() ? "found" : found.failure().what;
+    };
+    CHECK(said("mask").find("tensor 'mask' is BOOL of shape (4), which is not read") == 0);
+    CHECK(said("five").find("tensor 'five' is F32 of shape (1, 1, 1, 1, 1), which is not read") == 0);
 }
 
 TEST_CASE("add_table: a store that is no table is an error of write()") {

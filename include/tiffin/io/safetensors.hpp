@@ -4,6 +4,7 @@
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/file_mapping.hpp>
+#include <tiffin/io/safetensors_entry.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 #include <tiffin/io/safetensors_header.hpp>
 #include <tiffin/tensor.hpp>
@@ -34,8 +35,9 @@ namespace io {
 // blocks, the last axis counting numbers. Bytes of another format, or of none, stay bytes.
 //
 // Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null
-// `__metadata__`, formats other than those of `dtype`, ranks above `shape::max_rank`, and shapes
-// whose non-zero sizes overflow.
+// `__metadata__`, and shapes whose non-zero sizes overflow. So it does formats other than F32, F16, BF16, I32, I64 and
+// U8, and ranks above `shape::max_rank`, unless it is told to list tensors that it does not read: then they are
+// unread(), their places checked as those of all others.
 class safetensors_file {
 public:
     // Reads the file at `path`.
@@ -50,18 +52,22 @@ public:
     // Reads the header of the file at `path`; the tensors' bytes are read when they are touched, and the
     // system may give them up again. For files larger than memory, or of which little is needed.
     // Precondition, errors: those of file_mapping and of `open`. Cost: that of the header.
-    static result<safetensors_file> map(const std::filesystem::path& path);
+    static result<safetensors_file> map(const std::filesystem::path& path,
+                                        unread_tensors unread = unread_tensors::refused);
 
     // Reads a file's bytes from memory.
     // Takes the bytes, which may go away afterwards, and the name under which failures report them.
     // Errors: as for `open`.
     // Cost: one copy of the bytes.
-    static result<safetensors_file> parse(std::span<const std::byte> bytes, std::string label);
+    static result<safetensors_file> parse(std::span<const std::byte> bytes, std::string label,
+                                          unread_tensors unread = unread_tensors::refused);
 
     // The strings of `__metadata__`, less the formats that tensors have now; empty where there are none.
     [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
     // The tensors, in the order of the header; views into this object.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
+    // Those that are not read, in the order of the header.
+    [[nodiscard]] const std::vector<unread_safetensor>& unread() const noexcept { return unread_; }
     // A file that was mapped, else none: a tensor begins at its data - mapping().bytes().data().
     [[nodiscard]] const file_mapping& mapping() const noexcept { return mapped_; }
     // The path or name given; failures carry it as `where`.
@@ -78,12 +84,18 @@ private:
     // Reads what comes before the tensors' bytes, and all. `take(to, n)` copies the next n bytes of the
     // file and tells whether it could.
     template <class Take>
-    static result<safetensors_file> load_head(std::uint64_t size, std::string label, const Take& take);
+    static result<safetensors_file> load_head(std::uint64_t size, std::string label, unread_tensors unread,
+                                              const Take& take);
     template <class Take>
-    static result<safetensors_file> load(std::uint64_t size, std::string label, const Take& take);
+    static result<safetensors_file> load(std::uint64_t size, std::string label, unread_tensors unread,
+                                         const Take& take);
     // The tensors' bytes are here.
     void place(const std::byte* data) {
         for (detail::header_reader::entry& e : entries_) {
+            if (!e.is_read) {
+                unread_.push_back(std::move(e.unread));
+                continue;
+            }
             e.tensor.data = data + e.begin;
             tensors_.add(std::move(e.name), e.tensor);
         }
@@ -93,6 +105,7 @@ private:
     std::string label_;
     std::map<std::string, std::string> metadata_;
     weights tensors_;
+    std::vector<unread_safetensor> unread_;
     std::vector<detail::header_reader::entry> entries_;  // until they are placed
     std::uint64_t data_size_ = 0;
     std::unique_ptr<std::byte[], release> data_;
@@ -101,7 +114,7 @@ private:
 
 template <class Take>
 result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::string label,
-                                                     const Take& take) {
+                                                     unread_tensors unread, const Take& take) {
     const auto refuse = [&](std::string what) { return failure(errc::file, label, std::move(what)); };
     constexpr std::uint64_t prefix = sizeof(std::uint64_t);
     std::uint64_t length = 0;
@@ -119,7 +132,7 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
         return refuse("the " + std::to_string(length) + " bytes of header could not be read");
 
     const std::uint64_t data_size = size - prefix - length;
-    detail::header_reader header(data_size);
+    detail::header_reader header(data_size, unread);
     if (const status read = header.read(text); !read)
         return failure(read.failure().code, label, read.failure().what);
 
@@ -132,8 +145,9 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
 }
 
 template <class Take>
-result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string label, const Take& take) {
-    auto file = load_head(size, std::move(label), take);
+result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string label, unread_tensors unread,
+                                                const Take& take) {
+    auto file = load_head(size, std::move(label), unread, take);
     if (!file) return file;
     const std::uint64_t bytes = file->data_size_;
     const auto refuse = [&](const std::string& what) { return failure(errc::file, file->label_, what); };
@@ -145,8 +159,9 @@ result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string 
     return file;
 }
 
-inline result<safetensors_file> safetensors_file::parse(std::span<const std::byte> bytes, std::string label) {
-    return load(bytes.size(), std::move(label), [&](void* to, std::size_t n) {
+inline result<safetensors_file> safetensors_file::parse(std::span<const std::byte> bytes, std::string label,
+                                                        unread_tensors unread) {
+    return load(bytes.size(), std::move(label), unread, [&](void* to, std::size_t n) {
         if (n != 0) std::memcpy(to, bytes.data(), n);
         bytes = bytes.subspan(n);
         return true;
@@ -160,16 +175,17 @@ inline result<safetensors_file> safetensors_file::open(const std::filesystem::pa
     if (!size) return size.failure();
     const detail::stream_handle stream(std::fopen(label.c_str(), "rb"));
     if (!stream) return refuse("the file cannot be opened: " + detail::last_reason());
-    return load(*size, label,
+    return load(*size, label, unread_tensors::refused,
                 [&](void* to, std::size_t n) { return std::fread(to, 1, n, stream.get()) == n; });
 }
 
-inline result<safetensors_file> safetensors_file::map(const std::filesystem::path& path) {
+inline result<safetensors_file> safetensors_file::map(const std::filesystem::path& path,
+                                                      unread_tensors unread) {
     result<file_mapping> mapped = file_mapping::open(path);
     if (!mapped) return mapped.failure();
     const std::span<const std::byte> bytes = mapped->bytes();
     std::size_t done = 0;
-    auto file = load_head(bytes.size(), path.string(), [&](void* to, std::size_t n) {
+    auto file = load_head(bytes.size(), path.string(), unread, [&](void* to, std::size_t n) {
         std::memcpy(to, bytes.data() + done, n);
         done += n;
         return true;

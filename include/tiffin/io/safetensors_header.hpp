@@ -3,6 +3,7 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/io/safetensors_entry.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -13,10 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
@@ -27,14 +28,10 @@ namespace detail {
 // hide duplicate keys, and because nesting is refused before it can grow.
 class header_reader {
 public:
-    struct entry {
-        std::string name;
-        tensor_view tensor;  // without its data yet
-        std::uint64_t begin = 0;
-        std::uint64_t end = 0;
-    };
+    using entry = safetensors_entry;
 
-    explicit header_reader(std::uint64_t data_size) : data_size_(data_size) {}
+    header_reader(std::uint64_t data_size, unread_tensors unread)
+        : data_size_(data_size), lists_unread_(unread == unread_tensors::listed) {}
 
     std::map<std::string, std::string> metadata;
     std::vector<entry> entries;
@@ -48,10 +45,12 @@ public:
         // The parser takes a zero byte for the end of its input and would not read on.
         if (const auto zero = text.find('\0'); zero != std::string_view::npos)
             return failure(errc::file, "", "the header has a zero byte at its byte ", zero);
-        if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), this) || !check_layout())
-            return wrong_.failure();
-        for (entry& e : entries)
+        if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), this)) return wrong_.failure();
+        if (status s = check_layout(entries, data_size_); !s) return s;
+        for (entry& e : entries) {
+            if (!e.is_read) continue;
             if (status s = take_format(e.name, e.tensor, metadata); !s) return s;
+        }
         return {};
     }
 
@@ -69,8 +68,8 @@ public:
         if (place_ == place::data_offsets) {
             if (count_ == 0) entries.back().begin = value;
             if (count_ == 1) entries.back().end = value;
-        } else if (count_ < tiffin::shape::max_rank) {
-            entries.back().tensor.shape.push_back(value);
+        } else {
+            entries.back().unread.sizes.push_back(value);
         }
         ++count_;
         return true;
@@ -82,11 +81,14 @@ public:
         }
         if (place_ != place::tensor || field_ != dtype_field)
             return unexpected("the string " + in_quotes(value));
+        entries.back().unread.type = value;
         for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16, dtype::i32, dtype::i64, dtype::u8}) {
             if (name_of(type) != value) continue;
             entries.back().tensor.type = type;
             return true;
         }
+        entries.back().is_read = false;
+        if (lists_unread_) return true;
         return refuse(
             tensor() + " has dtype " + in_quotes(value) + "; F32, F16, BF16, I32, I64 and U8 can be read",
             errc::dtype);
@@ -98,7 +100,7 @@ public:
             place_ = place::top;
         } else if (place_ == place::top) {
             place_ = key_ == metadata_key ? place::metadata : place::tensor;
-            if (place_ == place::tensor) entries.push_back({key_, {}, 0, 0});
+            if (place_ == place::tensor) entries.emplace_back().name = key_;
             seen_.fill(false);
         } else {
             return unexpected("an object");
@@ -137,9 +139,7 @@ public:
         return true;
     }
     bool end_array() {
-        if (place_ == place::shape && count_ > tiffin::shape::max_rank)
-            return refuse(tensor() + " has " + std::to_string(count_) + " axes; at most " +
-                          std::to_string(tiffin::shape::max_rank) + " can be read");
+        if (place_ == place::shape && !take_shape()) return false;
         if (place_ == place::data_offsets && count_ != 2)
             return refuse(tensor() + " has " + std::to_string(count_) +
                           " data_offsets, not a begin and an end");
@@ -181,57 +181,51 @@ private:
         }
     }
 
+    bool take_shape() {
+        entry& e = entries.back();
+        if (count_ <= tiffin::shape::max_rank) {
+            for (const std::uint64_t size : e.unread.sizes) e.tensor.shape.push_back(size);
+            return true;
+        }
+        e.is_read = false;
+        return lists_unread_ || refuse(tensor() + " has " + std::to_string(count_) + " axes; at most " +
+                                       std::to_string(tiffin::shape::max_rank) + " can be read");
+    }
+
     bool check_tensor() {
-        const entry& e = entries.back();
+        entry& e = entries.back();
         for (std::size_t i = 0; i < field_names.size(); ++i)
             if (!seen_[i]) return refuse(tensor() + " has no " + std::string(field_names[i]));
-        const auto format = [&] {
-            return std::string(name_of(e.tensor.type)) + " of shape " + to_string(e.tensor.shape);
-        };
         const auto offsets = [&] {
             return tensor() + " has data_offsets [" + std::to_string(e.begin) + ", " + std::to_string(e.end) +
                    "]";
         };
-        const auto bytes = byte_count(e.tensor.type, e.tensor.shape);
-        if (!bytes) return refuse(tensor() + " is " + format() + ": its bytes overflow 64 bits");
+        // Of a format that nobody knows the data alone can be checked.
+        const auto bits = e.is_read ? std::nullopt : bits_of(e.unread.type);
+        const bool known = e.is_read || bits;
+        const auto bytes = e.is_read ? byte_count(e.tensor.type, e.tensor.shape)
+                           : bits    ? byte_count(*bits, e.unread.sizes)
+                                     : std::nullopt;
+        const auto format = [&] { return e.unread.type + " of shape " + sizes_text(e.unread.sizes); };
+        if (known && !bytes)
+            return refuse(tensor() + " is " + format() + ": its bytes overflow 64 bits" +
+                          (e.is_read ? "" : ", or are no whole ones"));
         if (e.begin > e.end) return refuse(offsets() + ", which end before they begin");
         if (e.end > data_size_)
             return refuse(offsets() + ", outside the " + std::to_string(data_size_) +
                           " data bytes of the file");
-        if (e.end - e.begin != *bytes)
+        if (known && e.end - e.begin != *bytes)
             return refuse(offsets() + ", which is " + std::to_string(e.end - e.begin) + " bytes, but " +
                           format() + " takes " + std::to_string(*bytes));
+        if (e.is_read)
+            e.unread = {};
+        else
+            e.unread.name = e.name;
         return true;
     }
 
-    // Like the official reader: the tensors cover the data once each, without holes.
-    bool check_layout() {
-        std::vector<const entry*> order;
-        for (const entry& e : entries) order.push_back(&e);
-        std::sort(order.begin(), order.end(), [](const entry* a, const entry* b) {
-            return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-        });
-        const entry* before = nullptr;
-        for (const entry* e : order) {
-            const std::uint64_t reached = before ? before->end : 0;
-            if (e->begin != reached) {
-                const std::string begins =
-                    "tensor " + in_quotes(e->name) + " begins at data byte " + std::to_string(e->begin);
-                return refuse(e->begin < reached
-                                  ? begins + " and overlaps tensor " + in_quotes(before->name) +
-                                        ", which ends at " + std::to_string(reached)
-                                  : begins + ", but no tensor holds the bytes from " +
-                                        std::to_string(reached));
-            }
-            before = e;
-        }
-        const std::uint64_t reached = before ? before->end : 0;
-        if (reached == data_size_) return true;
-        return refuse("the tensors end at data byte " + std::to_string(reached) + ", but the file has " +
-                      std::to_string(data_size_) + " data bytes");
-    }
-
     std::uint64_t data_size_;
+    bool lists_unread_;
     place place_ = place::start;
     std::string key_;
     std::size_t field_ = 0;

@@ -30,6 +30,8 @@ inline result<table_location> find_table(const safetensors_file& file, std::stri
     const auto refuse = [&](errc code, std::string what) {
         return failure(code, file.label(), "tensor ", detail::in_quotes(name), " ", std::move(what));
     };
+    for (const unread_safetensor& t : file.unread())
+        if (t.name == name) return refuse(errc::dtype, t.reason());
     const tensor_view* const tensor = file.tensors().find(name);
     if (tensor == nullptr)
         return refuse(errc::missing_tensor,
@@ -61,7 +63,7 @@ inline result<table_location> find_table(const safetensors_file& file, std::stri
 
 // The same of a file by its path. Errors: those of safetensors_file::map, too. Cost: that of the header.
 inline result<table_location> find_table(const std::filesystem::path& path, std::string_view name) {
-    const auto file = safetensors_file::map(path);
+    const auto file = safetensors_file::map(path, unread_tensors::listed);  // what else is in it is not read
     if (!file) return file.failure();
     return find_table(*file, name);
 }
