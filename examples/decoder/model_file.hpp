@@ -3,6 +3,7 @@
 
 #include <tiffin/format/given_format.hpp>
 #include <tiffin/io/gguf.hpp>
+#include <tiffin/io/quantised_parts.hpp>
 #include <tiffin/quoted.hpp>
 
 #include "../support/row_matrix.hpp"
@@ -95,7 +96,10 @@ public:
         const tiffin::tensor_view* const found = file_.tensors().find(name);
         if (found == nullptr) {
             for (const tiffin::io::unread_tensor& t : file_.unread())
-                if (t.name == name) refuse("tensor " + name + " is in a number format that is not read");
+                if (t.name == name)
+                    refuse("tensor " + name + " is of ggml's type " + std::to_string(t.type) + " (" +
+                           std::string(tiffin::io::gguf_unread_name(t.type)) + ") and of shape " +
+                           to_string(t.shape) + ", which is not read");
             if (optional) return std::nullopt;
             refuse("tensor " + name + " is missing");
         }
@@ -124,9 +128,13 @@ public:
     // FFNs of the model's layers are checked by tiffin, but for norms.
     void check_all_used(std::size_t layers) const {
         const auto check = [&](const std::string& name) {
-            if (!used_.contains(name) && !is_of_ffn(name, layers))
-                refuse("tensor " + tiffin::detail::in_quotes(name) + " is not known of '" +
-                       std::string(kind_->name) + "'");
+            if (used_.contains(name) || is_of_ffn(name, layers)) return;
+            const std::string_view part = tiffin::io::quantised_part(name);
+            refuse("tensor " + tiffin::detail::in_quotes(name) + " is not known of '" +
+                   std::string(kind_->name) + "'" +
+                   (part.empty() ? ""
+                                 : ": it is " + std::string(part) +
+                                       ", and weights that are quantised so are not read"));
         };
         for (const tiffin::weights::entry& e : file_.tensors().entries()) check(e.name);
         for (const tiffin::io::unread_tensor& t : file_.unread()) check(t.name);

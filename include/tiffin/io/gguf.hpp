@@ -23,10 +23,11 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A tensor in a number format that is not read: its name, and the format as ggml numbers it.
+// A tensor in a number format that is not read: its name, the format as ggml numbers it, its shape.
 struct unread_tensor {
     std::string name;
     std::uint32_t type;
+    tiffin::shape shape;
 };
 
 // The tensors and the metadata of one GGUF file (version 2 or 3), mapped: bytes are read when they are touched, and
@@ -39,7 +40,8 @@ class gguf_file {
 public:
     // Precondition: that of file_mapping. Cost: that of the header.
     // Errors: errc::file where the file is missing, no regular file, cut off or malformed, of another version or
-    //   byte order; errc::duplicate_tensor; errc::shape where sizes overflow or rows are no whole blocks.
+    //   byte order, where a tensor lies beyond its end or in another; errc::duplicate_tensor; errc::shape where sizes
+    //   overflow, rows are no whole blocks, or a tensor has more than four axes, which ggml's cannot have.
     static result<gguf_file> open(const std::filesystem::path& path) {
         auto mapped = file_mapping::open(path);
         if (!mapped) return mapped.failure();
@@ -58,7 +60,7 @@ public:
         made.metadata_ = std::move(header.metadata);
         for (detail::gguf_header::entry& e : header.entries) {
             if (!e.is_read) {
-                made.unread_.push_back({std::string(e.name), e.type});
+                made.unread_.push_back({std::string(e.name), e.type, e.tensor.shape});
                 continue;
             }
             e.tensor.data = bytes.data() + header.data_begin + e.begin;

@@ -5,6 +5,8 @@
 #include <tiffin/quoted.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -197,12 +199,20 @@ private:
         return {};
     }
 
-    // Whether all tensors that are read lie inside the file.
+    // The bytes of a tensor; 0 of a type that is not known: it takes what lies before the next.
+    static std::uint64_t bytes_of_entry(const entry& e) noexcept {
+        const std::uint64_t numbers = e.tensor.shape.elements();
+        if (e.is_read) return bytes_of(e.tensor.type, static_cast<std::size_t>(numbers));
+        const gguf_unread_type* const known = find_gguf_unread_type(e.type);
+        return known != nullptr ? numbers / known->block * known->bytes : 0;
+    }
+
+    // Whether all tensors lie inside the file, and none in another.
     [[nodiscard]] status check_places(std::size_t file_bytes) const {
         const std::uint64_t has = file_bytes > data_begin ? file_bytes - data_begin : 0;
+        std::vector<const entry*> order;
         for (const entry& e : entries) {
-            if (!e.is_read) continue;
-            const std::uint64_t bytes = bytes_of(e.tensor.type, e.tensor.shape.elements());
+            const std::uint64_t bytes = bytes_of_entry(e);
             if (e.begin % alignment_ != 0)
                 return refuse("tensor ", tiffin::detail::in_quotes(e.name), " begins at byte ", e.begin,
                               " of the data, no multiple of ", alignment_);
@@ -210,7 +220,15 @@ private:
                 return refuse("tensor ", tiffin::detail::in_quotes(e.name), " takes ", bytes,
                               " bytes from byte ", e.begin, " of the data on; the file has ", has,
                               " bytes of data");
+            if (bytes > 0) order.push_back(&e);
         }
+        std::sort(order.begin(), order.end(),
+                  [](const entry* a, const entry* b) { return a->begin < b->begin; });
+        for (std::size_t i = 1; i < order.size(); ++i)
+            if (const entry& before = *order[i - 1], &e = *order[i];
+                e.begin - before.begin < bytes_of_entry(before))
+                return refuse("tensor ", tiffin::detail::in_quotes(e.name), " begins at byte ", e.begin,
+                              " of the data, inside tensor ", tiffin::detail::in_quotes(before.name));
         return {};
     }
 

@@ -3,6 +3,7 @@
 
 #include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/gguf.hpp>
+#include <tiffin/io/quantised_parts.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <algorithm>
@@ -132,7 +133,7 @@ private:
                     const std::string_view known = gguf_unread_name(t.type);
                     return failure(errc::dtype, t.name, "is of ggml's type ", t.type,
                                    known.empty() ? "" : " (", known, known.empty() ? "" : ")",
-                                   ", which is not read");
+                                   " and of shape ", to_string(t.shape), ", which is not read");
                 }
         return failure(errc::missing_tensor, prefix_ + name, "missing; the FFN of '", architecture_.name,
                        "' reads it");
@@ -214,12 +215,15 @@ private:
     // Norms before and after are the caller's; any other tensor of the FFN has to be used.
     [[nodiscard]] status check_all_used() const {
         const auto check = [&](const std::string& name) -> status {
-            const bool of_ffn = name.starts_with(prefix_ + "ffn_") || name == prefix_ + "exp_probs_b.bias";
+            const bool of_ffn =
+                name.starts_with(prefix_ + "ffn_") || name.starts_with(prefix_ + "exp_probs_b.");
             if (!of_ffn || used_.contains(name) || name.starts_with(prefix_ + "ffn_norm.") ||
                 name.starts_with(prefix_ + "ffn_post_norm."))
                 return {};
+            const std::string_view part = quantised_part(name);
             return failure(errc::unused_tensor, name, "the FFN of '", architecture_.name,
-                           "' has no tensor of this name");
+                           "' has no tensor of this name", part.empty() ? "" : ": it is ", part,
+                           part.empty() ? "" : ", and weights that are quantised so are not read");
         };
         for (const gguf_file& f : files_) {
             for (const weights::entry& e : f.tensors().entries())

@@ -4,12 +4,15 @@
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/io/gguf_layers.hpp>
 #include <tiffin/io/model_source.hpp>
+#include <tiffin/quoted.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,16 +54,35 @@ public:
     }
 
 private:
+    // The value of a key that says how a model is split; none where it is not there.
+    // Errors: errc::file where it is no whole number.
+    static result<std::optional<std::uint64_t>> split_key(const gguf_file& file, const char* key) {
+        const auto told = file.find<std::uint64_t>(key);
+        if (told || !file.metadata().contains(key)) return told;
+        return failure(errc::file, file.label(), key, " is no whole number from 0 on");
+    }
+
     static status open_all(const std::filesystem::path& path, std::vector<gguf_file>& to) {
         auto first = gguf_file::open(path);
         if (!first) return first.failure();
-        const std::uint64_t count = first->find<std::uint64_t>("split.count").value_or(1);
-        const std::uint64_t number = first->find<std::uint64_t>("split.no").value_or(0);
+        const auto told_count = split_key(*first, "split.count"), told_number = split_key(*first, "split.no");
+        if (!told_count) return told_count.failure();
+        if (!told_number) return told_number.failure();
+        const std::uint64_t count = told_count->value_or(1), number = told_number->value_or(0);
         to.push_back(*std::move(first));
-        if (count <= 1) return {};
+        if (number != 0 && number >= count)
+            return failure(errc::file, path.string(), "has split.no ", number, " where split.count is ",
+                           count);
         if (number != 0)
             return failure(errc::file, path.string(), "is file ", number + 1, " of a model split in ", count,
                            "; name the first");
+        if (count > 1)
+            if (status s = open_others(path, count, to); !s) return s;
+        // Merged files keep what their parts said, but for a count of 0.
+        return count == 0 ? status() : check_tensors(to);
+    }
+    static status open_others(const std::filesystem::path& path, std::uint64_t count,
+                              std::vector<gguf_file>& to) {
         const std::string name = path.filename().string();
         char ending[40];
         const auto end_of = [&](std::uint64_t i) {
@@ -80,6 +102,31 @@ private:
                 return failure(errc::file, next->label(), "is not file ", i + 1, " of a model split in ",
                                count);
             to.push_back(*std::move(next));
+        }
+        return {};
+    }
+    // Whether each tensor is in one file alone, and all are there.
+    static status check_tensors(const std::vector<gguf_file>& files) {
+        std::map<std::string_view, const gguf_file*> file_of;
+        for (const gguf_file& file : files) {
+            status s;
+            const auto note = [&](const std::string& name) {
+                if (const auto [first, fresh] = file_of.emplace(name, &file); !fresh && s)
+                    s = failure(errc::duplicate_tensor, file.label(), "tensor ",
+                                tiffin::detail::in_quotes(name), " is given twice, here and in ",
+                                first->second->label());
+            };
+            for (const weights::entry& e : file.tensors().entries()) note(e.name);
+            for (const unread_tensor& t : file.unread()) note(t.name);
+            if (!s) return s;
+        }
+        for (const gguf_file& file : files) {
+            const auto told = split_key(file, "split.tensors.count");
+            if (!told) return told.failure();
+            if (told->value_or(file_of.size()) != file_of.size())
+                return failure(errc::file, file.label(), "has split.tensors.count ", **told, "; there are ",
+                               file_of.size(), " tensors in ", files.size(),
+                               files.size() == 1 ? " file" : " files");
         }
         return {};
     }

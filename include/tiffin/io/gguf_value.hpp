@@ -146,26 +146,40 @@ constexpr std::optional<dtype> gguf_dtype(std::uint32_t type) noexcept {
     }
 }
 
-// What ggml calls a type of tensors that is not read; empty for one that it has not either.
+// A type of ggml's tensors that is not read.
+struct gguf_unread_type {
+    std::uint32_t number;
+    std::string_view name;
+    std::size_t block;  // numbers that are stored together
+    std::size_t bytes;  // of a block
+};
+inline constexpr std::array<gguf_unread_type, 15> gguf_unread_types{{
+    {9, "Q8_1", 32, 36},
+    {15, "Q8_K", 256, 292},
+    {16, "IQ2_XXS", 256, 66},
+    {17, "IQ2_XS", 256, 74},
+    {18, "IQ3_XXS", 256, 98},
+    {19, "IQ1_S", 256, 50},
+    {21, "IQ3_S", 256, 110},
+    {22, "IQ2_S", 256, 82},
+    {24, "I8", 1, 1},
+    {25, "I16", 1, 2},
+    {28, "F64", 1, 8},
+    {29, "IQ1_M", 256, 56},
+    {34, "TQ1_0", 256, 54},
+    {35, "TQ2_0", 256, 66},
+    {40, "NVFP4", 64, 36},
+}};
+constexpr const gguf_unread_type* find_gguf_unread_type(std::uint32_t number) noexcept {
+    for (const gguf_unread_type& t : gguf_unread_types)
+        if (t.number == number) return &t;
+    return nullptr;
+}
+
+// What ggml calls a type of tensors that is not read; empty for one that is not known.
 constexpr std::string_view gguf_unread_name(std::uint32_t type) noexcept {
-    switch (type) {
-        case 9: return "Q8_1";
-        case 15: return "Q8_K";
-        case 16: return "IQ2_XXS";
-        case 17: return "IQ2_XS";
-        case 18: return "IQ3_XXS";
-        case 19: return "IQ1_S";
-        case 21: return "IQ3_S";
-        case 22: return "IQ2_S";
-        case 24: return "I8";
-        case 25: return "I16";
-        case 28: return "F64";
-        case 29: return "IQ1_M";
-        case 34: return "TQ1_0";
-        case 35: return "TQ2_0";
-        case 40: return "NVFP4";
-        default: return "";
-    }
+    const gguf_unread_type* const known = find_gguf_unread_type(type);
+    return known != nullptr ? known->name : std::string_view();
 }
 
 }  // namespace io

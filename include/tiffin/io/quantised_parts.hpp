@@ -1,0 +1,58 @@
+// Tensors that stand beside quantised weights in files of others, and change what these are.
+#pragma once
+
+#include <tiffin/config.hpp>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+TIFFIN_BEGIN
+namespace io {
+
+// What a tensor is by the end of its name, as part of a sentence; empty where it is no part of a quantised weight.
+// No weight is read without such parts: its numbers would be others.
+// Source: the names of compressed-tensors, FP8 and ModelOpt checkpoints, GPTQ, AWQ, bitsandbytes and llama.cpp.
+constexpr std::string_view quantised_part(std::string_view tensor) noexcept {
+    constexpr std::string_view scales =
+                                   "scales that quantised weights, or products with them, are multiplied by",
+                               activations = "the scale by which activations are rounded",
+                               zeros = "the zero points of quantised weights",
+                               order = "the groups of a quantised weight's columns",
+                               packed = "quantised weights, packed", table = "how weights were quantised";
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 26> known{{
+        {"scale", scales},
+        {"scales", scales},
+        {"weight_scale", scales},
+        {"weight_scale_inv", scales},
+        {"weight_scale_2", scales},
+        {"weight_global_scale", scales},
+        {"weights_scaling_factor", scales},
+        {"scale_inv", scales},
+        {"SCB", scales},
+        {"absmax", scales},
+        {"nested_absmax", scales},
+        {"input_scale", activations},
+        {"input_global_scale", activations},
+        {"activation_scale", activations},
+        {"zero_point", zeros},
+        {"weight_zero_point", zeros},
+        {"input_zero_point", zeros},
+        {"zeros", zeros},
+        {"qzeros", zeros},
+        {"g_idx", order},
+        {"weight_g_idx", order},
+        {"qweight", packed},
+        {"weight_packed", packed},
+        {"weight_shape", table},
+        {"quant_map", table},
+        {"nested_quant_map", table},
+    }};
+    const std::string_view end = tensor.substr(tensor.rfind('.') + 1);  // the whole where there is no dot
+    for (const auto& [name, meaning] : known)
+        if (end == name) return meaning;
+    return tensor.find(".quant_state.") == tensor.npos ? "" : table;
+}
+
+}  // namespace io
+TIFFIN_END
