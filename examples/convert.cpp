@@ -175,10 +175,16 @@ std::vector<fs::path> files_of(const fs::path& model) {
     const bool split = model.filename().string().find("-of-") != std::string::npos;
     if (!checkpoint && !split) return all;
     const fs::path folder = fs::is_directory(model) ? model : model.parent_path();
-    for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) {
-        const std::string name = entry.path().filename().string();
-        if (split ? name.ends_with(".gguf") : !name.starts_with("layer_")) all.push_back(entry.path());
-    }
+    const auto hold = [&](const fs::path& path) {
+        const std::string name = path.filename().string();
+        if (split ? name.ends_with(".gguf") : !name.starts_with("layer_")) all.push_back(path);
+    };
+    // An index may name files in folders below.
+    if (split)
+        for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) hold(entry.path());
+    else
+        for (const auto& entry : fs::recursive_directory_iterator(folder.empty() ? "." : folder))
+            hold(entry.path());
     return all;
 }
 

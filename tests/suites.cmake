@@ -198,8 +198,8 @@ tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
 tiffin_suite(io/gguf_writer AS_PRESET TESTS io/gguf_value_bytes.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
 tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
-                                      io/checkpoint_config.hpp io/checkpoint_layers.hpp
-                                      io/quantised_parts.hpp io/described_layer.hpp)
+                                      io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
+                                      io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file AS_PRESET)
 tiffin_suite(io/table_file AS_PRESET)
 tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp io/layer_options.hpp fusion/any_fusion.hpp

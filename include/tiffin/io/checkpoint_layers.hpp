@@ -2,8 +2,9 @@
 #pragma once
 
 #include <tiffin/io/checkpoint_config.hpp>
+#include <tiffin/io/checkpoint_tensors.hpp>
 #include <tiffin/io/described_layer.hpp>
-#include <tiffin/io/safetensors.hpp>
+#include <tiffin/io/quantised_parts.hpp>
 
 #include <array>
 #include <cstddef>
@@ -20,9 +21,9 @@ namespace io::detail {
 // The FFN of one layer, put together from the tensors of all files. What is left over of it is an error.
 class checkpoint_layer_reader {
 public:
-    checkpoint_layer_reader(const std::vector<safetensors_file>& files, const checkpoint_config& config,
-                            std::size_t index)
-        : files_(files), config_(config), index_(index) {}
+    checkpoint_layer_reader(const checkpoint_tensors::tensors_by_name& tensors,
+                            const checkpoint_config& config, std::size_t index)
+        : tensors_(tensors), config_(config), index_(index) {}
 
     result<described_layer> read() {
         const std::string number = std::to_string(index_) + ".";
@@ -47,34 +48,55 @@ public:
     }
 
 private:
-    [[nodiscard]] const tensor_view* find(const std::string& name) const {
-        for (const safetensors_file& f : files_)
-            if (const tensor_view* const t = f.tensors().find(name)) return t;
-        return nullptr;
-    }
+    [[nodiscard]] bool is_there(const std::string& name) const { return tensors_.contains(name); }
     // Whether there is a tensor whose name begins so.
     [[nodiscard]] bool has(const std::string& prefix) const {
-        for (const safetensors_file& f : files_) {
-            const auto at = f.tensors().places().lower_bound(prefix);
-            if (at != f.tensors().places().end() && at->first.starts_with(prefix)) return true;
-        }
-        return false;
+        const auto at = tensors_.lower_bound(prefix);
+        return at != tensors_.end() && at->first.starts_with(prefix);
     }
+    // Whether all tensors whose names begin so have been used. Errors: those of the first that has not.
+    [[nodiscard]] status check_rest(const std::string& prefix) const {
+        for (auto at = tensors_.lower_bound(prefix); at != tensors_.end() && at->first.starts_with(prefix);
+             ++at) {
+            if (used_.contains(at->first)) continue;
+            if (!at->second.wrong && at->second.wrong.failure().code != errc::dtype) return at->second.wrong;
+            const std::string_view part = quantised_part(at->first);
+            return failure(errc::unused_tensor, at->first, "the FFN of '", config_.type,
+                           "' has no tensor of this name", part.empty() ? "" : ": it is ", part,
+                           part.empty() ? "" : ", and weights that are quantised so are not read");
+        }
+        return {};
+    }
+    static std::string stem_of(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
 
-    status take(const std::string& name, const std::string& as, bool optional = false) {
-        const tensor_view* const t = find(name);
-        if (t == nullptr) {
-            if (optional) return {};
+    // Gives a tensor, which then counts as used.
+    result<const tensor_view*> use(const std::string& name) {
+        const auto at = tensors_.find(name);
+        if (at == tensors_.end()) {
+            // Packed by others, it is there by another name.
+            if (status s = check_rest(stem_of(name));
+                !s && s.failure().code == errc::unused_tensor && !quantised_part(s.failure().where).empty())
+                return s.failure();
             return failure(errc::missing_tensor, name, "missing; the FFN of '", config_.type, "' reads it");
         }
         used_.insert(name);
-        made_.tensors.add(as, *t);
+        if (at->second.wrong) return at->second.tensor;
+        failure why = at->second.wrong.failure();
+        if (status s = check_rest(stem_of(name)); why.code == errc::dtype && !s)
+            why.what += "; " + s.failure().message();
+        return why;
+    }
+    status take(const std::string& name, const std::string& as, bool optional = false) {
+        if (optional && !is_there(name)) return {};
+        const auto tensor = use(name);
+        if (!tensor) return tensor.failure();
+        made_.tensors.add(as, **tensor);
         return {};
     }
     // The first of these that is there; where none is, the failure names the first.
     status take_one_of(std::initializer_list<std::string> names, const std::string& as) {
         for (const std::string& name : names)
-            if (find(name) != nullptr) return take(name, as);
+            if (is_there(name)) return take(name, as);
         return take(*names.begin(), as);
     }
     // A weight and, if there is one, its bias.
@@ -89,26 +111,24 @@ private:
             if (status s = take_linear(at + theirs, to + ours); !s) return s;
         return {};
     }
-    // The layer, once all tensors whose names begin so have been used.
+    // The layer, once all tensors have been used whose names begin so, or as those of others that were.
     result<described_layer> finished(const status& s, const std::string& prefix) {
         if (!s) return s.failure();
-        for (const safetensors_file& f : files_)
-            for (const weights::entry& e : f.tensors().entries())
-                if (e.name.starts_with(prefix) && !used_.contains(e.name))
-                    return failure(errc::unused_tensor, e.name, "the FFN of '", config_.type,
-                                   "' has no tensor of this name");
+        if (status left = check_rest(prefix); !left) return left.failure();
+        for (const std::string& name : used_)
+            if (status left = check_rest(stem_of(name)); !left) return left.failure();
         return std::move(made_);
     }
 
     status decoder_layer(const std::string& at) {
-        if (find(at + "gate.weight") != nullptr) return qwen_mixture(at);
+        if (is_there(at + "gate.weight")) return qwen_mixture(at);
         made_.options = {{"block", "glu"}, {"activation", config_.activation}};
         if (status s = take_linear(at + "down_proj", "down_proj"); !s) return s;
         const std::string both = at + "gate_up_proj.weight";
-        if (find(both) == nullptr)
-            return take_all(at, "", {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}});
-        used_.insert(both);
-        return add_gate_and_up(made_.tensors, *find(both), both);
+        if (!is_there(both)) return take_all(at, "", {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}});
+        const auto rows = use(both);
+        if (!rows) return rows.failure();
+        return add_gate_and_up(made_.tensors, **rows, both);
     }
     status qwen_mixture(const std::string& at) {
         const bool renormalised = config_.renormalised;
@@ -129,9 +149,7 @@ private:
         return {};
     }
     status begin_mixture(const std::string& at, const char* order) {
-        if (config_.top_k == 0 || config_.experts == 0)
-            return failure(errc::option, "config.json",
-                           "num_experts_per_tok, or the number of experts, is missing");
+        if (!config_.routing) return config_.routing;
         made_.options = {{"block", "moe"},
                          {"router_order", order},
                          {"top_k", std::to_string(config_.top_k)},
@@ -150,7 +168,7 @@ private:
     status lingua_layer(const std::string& root) {
         const auto at = [&](std::size_t layer) { return root + std::to_string(layer) + ".feed_forward."; };
         const auto is_stem = [&](std::size_t layer) {
-            return has(at(layer)) && find(at(layer) + "w3.weight") == nullptr;
+            return has(at(layer)) && !is_there(at(layer) + "w3.weight");
         };
         made_.options = {{"block", is_stem(index_) ? "stem" : "glu"}, {"activation", config_.activation}};
         if (status s = take_all(at(index_), "", {{"w1", "gate_proj"}, {"w2", "down_proj"}}); !s) return s;
@@ -172,6 +190,7 @@ private:
 
         const std::string from = at + "meki_module.", to = "branch.1.";
         made_.options.insert({{to + "block", "meki"}});
+        if (!config_.norms) return config_.norms;
         if (!config_.eps.empty()) made_.options.insert({to + "eps", config_.eps});
         const bool word = has(from + "word_emb_projection.") || has(from + "word_proj.");
         if (status s = take_all(from, to, {{"gate_proj", "gate_proj"}, {"out_proj", "out_proj"}}); !s)
@@ -196,7 +215,7 @@ private:
             !s)
             return s;
         if (status s = take(from + "word_norm.weight", to + "word_norm.weight", true); !s) return s;
-        if (find(from + "word_proj.weight") != nullptr)
+        if (is_there(from + "word_proj.weight"))
             return take(from + "word_proj.weight", to + "word_proj.weight");
         const std::string g = has(from + "word_proj.") ? "word_proj." : "word_emb_projection.";
         return take_all(from + g, to + "word_proj.",
@@ -212,7 +231,7 @@ private:
         return made;
     }
 
-    const std::vector<safetensors_file>& files_;
+    const checkpoint_tensors::tensors_by_name& tensors_;
     const checkpoint_config& config_;
     std::size_t index_;
     described_layer made_;

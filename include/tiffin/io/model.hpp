@@ -25,7 +25,8 @@ public:
     // Opens a model: a GGUF file, the first of a split model's, the others being beside it; or the folder of a
     // checkpoint, or its config.json.
     // Errors: those of gguf_file::open and safetensors_file::map; errc::option where the architecture is missing or
-    //   none that is known; errc::file where files of a model are missing or do not belong together.
+    //   none that is known; errc::file where files of a model are missing or do not belong together, or an index or a
+    //   configuration is no JSON; errc::duplicate_tensor where two files have one, and no index decides.
     // Cost: that of the headers.
     static result<model> open(const std::filesystem::path& path) {
         std::error_code ignored;

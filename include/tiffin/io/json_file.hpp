@@ -1,0 +1,130 @@
+// JSON files as Python writes them.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/quoted.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io::detail {
+
+// Looks through a text before it is parsed: where it is no JSON, and the first key that an object has twice.
+class json_check final : public nlohmann::json_sax<nlohmann::json> {
+public:
+    std::size_t wrong_at = 0;
+    std::string near, twice;
+
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(std::int64_t) override { return true; }
+    bool number_unsigned(std::uint64_t) override { return true; }
+    bool number_float(double, const std::string&) override { return true; }
+    bool string(std::string&) override { return true; }
+    bool binary(nlohmann::json::binary_t&) override { return true; }
+    bool start_array(std::size_t) override { return true; }
+    bool end_array() override { return true; }
+    bool start_object(std::size_t) override {
+        keys_.emplace_back();
+        return true;
+    }
+    bool key(std::string& name) override {
+        if (!keys_.back().insert(name).second && twice.empty()) twice = name;
+        return true;
+    }
+    bool end_object() override {
+        keys_.pop_back();
+        return true;
+    }
+    bool parse_error(std::size_t position, const std::string& token,
+                     const nlohmann::json::exception&) override {
+        wrong_at = position;
+        near = token;
+        return false;
+    }
+
+private:
+    std::vector<std::set<std::string>> keys_;
+};
+
+// The text with its numbers that are not finite as texts: NaN, Infinity and -Infinity, which Python writes and JSON
+// does not have, and what is beyond a double. A key that is read as a number then says what it is.
+inline std::string with_finite_numbers(std::string_view text) {
+    std::string made;
+    made.reserve(text.size());
+    const auto take = [&](std::size_t count, bool as_text) {
+        if (as_text) made += '"';
+        made += text.substr(0, count);
+        if (as_text) made += '"';
+        text.remove_prefix(count);
+    };
+    while (!text.empty()) {
+        if (text.front() == '"') {
+            std::size_t end = 1;
+            while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2u : 1u;
+            take(std::min(end + 1, text.size()), false);
+            continue;
+        }
+        const std::size_t end = std::min(text.find_first_of(" \t\r\n\",:{}[]"), text.size());
+        const std::string_view word = text.substr(0, end);
+        double number = 0;
+        const auto [last, code] = std::from_chars(word.data(), word.data() + word.size(), number);
+        const bool beyond = code == std::errc::result_out_of_range && last == word.data() + word.size() &&
+                            word.find("e-") == word.npos && word.find("E-") == word.npos;
+        take(std::max<std::size_t>(end, 1),
+             beyond || word == "NaN" || word == "Infinity" || word == "-Infinity");
+    }
+    return made;
+}
+
+// Whether a folder has the file, be it a link that leads nowhere: then it cannot be opened, which is said.
+inline bool is_there(const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
+
+struct json_object {
+    nlohmann::json value;
+    std::string twice;  // a key that it, or what is inside it, has twice; else empty
+};
+
+// Reads a file of one object, which a byte-order mark may precede. Comments are not JSON.
+// Errors: errc::file, with the file's name.
+inline result<json_object> read_json(const std::filesystem::path& path, const std::string& label) {
+    const auto refuse = [&](const auto&... what) {
+        return failure(errc::file, label, path.filename().string(), what...);
+    };
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return refuse(" cannot be opened");
+    const std::string given{std::istreambuf_iterator<char>(file), {}};
+    // The parser takes a zero byte for the end of its input and would not read on.
+    if (given.find('\0') != given.npos) return refuse(" is no JSON: it has a zero byte");
+    const std::string text = with_finite_numbers(given);
+    json_check check;
+    if (!nlohmann::json::sax_parse(text, &check)) {
+        const std::size_t before = std::min(check.wrong_at, text.size());
+        return refuse(" cannot be read as JSON in its line ",
+                      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
+                      check.wrong_at >= text.size() ? ", where it ends, near " : ", near ",
+                      tiffin::detail::in_quotes(check.near));
+    }
+    json_object made{nlohmann::json::parse(text, nullptr, false), check.twice};
+    if (!made.value.is_object()) return refuse(" is no JSON object");
+    return made;
+}
+
+}  // namespace io::detail
+TIFFIN_END
