@@ -503,8 +503,8 @@ def odd_json(runner, folder, tensors, x, y):
                  said + ', "NaN": "Infinity, \\" NaN", "a": 1e-999}', said + ', "rms_norm_eps": NaN}', said + ', "num_experts_per_tok": Infinity}',
                  b"\xef\xbb\xbf" + said.encode() + b"}"):
         runner.compare(f"config {text}", write(text), 1, x, y)
-    for text, sentences in (("// by hand\n" + said + "}", ["config.json cannot be read as JSON in its line 1", "'/"]),
-                            (said + ",\n\n # more\n}", ["config.json cannot be read as JSON in its line 3"]),
+    for text, sentences in (("// by hand\n" + said + "}", ["config.json cannot be read as JSON in its line 1", "'/", "JSON has no comments"]),
+                            (said + ",\n\n # more\n}", ["config.json cannot be read as JSON in its line 3", "JSON has no comments"]),
                             (said + ', "dropout": nan}', ["config.json cannot be read as JSON"]),
                             (said + ', "dropout": -NaN}', ["config.json cannot be read as JSON"]),
                             (said, ["config.json cannot be read as JSON", "where it ends"]),

@@ -26,7 +26,8 @@ namespace io::detail {
 class json_check final : public nlohmann::json_sax<nlohmann::json> {
 public:
     std::size_t wrong_at = 0;
-    std::string near, twice;
+    std::string last;  // the token there
+    std::string twice;
 
     bool null() override { return true; }
     bool boolean(bool) override { return true; }
@@ -52,7 +53,7 @@ public:
     bool parse_error(std::size_t position, const std::string& token,
                      const nlohmann::json::exception&) override {
         wrong_at = position;
-        near = token;
+        last = token;
         return false;
     }
 
@@ -116,10 +117,12 @@ inline result<json_object> read_json(const std::filesystem::path& path, const st
     json_check check;
     if (!nlohmann::json::sax_parse(text, &check)) {
         const std::size_t before = std::min(check.wrong_at, text.size());
-        return refuse(" cannot be read as JSON in its line ",
-                      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
-                      check.wrong_at >= text.size() ? ", where it ends, near " : ", near ",
-                      tiffin::detail::in_quotes(check.near));
+        return refuse(
+            " cannot be read as JSON in its line ",
+            1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
+            check.wrong_at >= text.size() ? ", where it ends, near " : ", near ",
+            tiffin::detail::in_quotes(check.last),
+            check.last.starts_with('/') || check.last.starts_with('#') ? "; JSON has no comments" : "");
     }
     json_object made{nlohmann::json::parse(text, nullptr, false), check.twice};
     if (!made.value.is_object()) return refuse(" is no JSON object");
