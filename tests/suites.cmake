@@ -175,7 +175,7 @@ tiffin_suite(table/writable_rows
              TESTS table/row_file.hpp table/undo_journal.hpp table/rows_label.hpp table/id_set.hpp io/writable_file.hpp)
 tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
-                           io/parallel_reads.hpp io/reading_ring.hpp io/open_file.hpp)
+                           io/parallel_reads.hpp io/open_file.hpp)
 tiffin_suite(table/gathered_rows O0 HEAVY THREADS)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
@@ -194,6 +194,7 @@ tiffin_suite(io/safetensors
              AS_PRESET TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
                              io/safetensors_writer.hpp
                              io/file_mapping.hpp io/unfinished_file.hpp)
+tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
 tiffin_suite(io/gguf_writer AS_PRESET TESTS io/gguf_value_bytes.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.

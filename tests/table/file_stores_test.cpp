@@ -25,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -386,6 +387,36 @@ TEST_CASE_TEMPLATE("parallel reads: a read that the system refuses, among many",
               .message()
               .find("on cannot be read: the file ends at byte " + std::to_string(end)) != std::string::npos);
     CHECK(reader.read(*file, {}, keep).ok());
+}
+
+TEST_CASE_TEMPLATE("parallel reads: what takes the rows throws, and nothing goes on", Reader, READERS) {
+    const tiffin_test::scratch_folder folder;
+    const stored_table table(500, 64, dtype::f32);
+    const auto where = io::find_table(write(folder, table), "stem_embed.weight");
+    const auto file = io::open_file::open(where->path);
+    Reader reader;
+    if constexpr (requires { reader.works(); })
+        if (!reader.works()) {
+            MESSAGE("not tested: io_uring");
+            return;
+        }
+    std::vector<io::file_read> reads;
+    for (std::int32_t i = 0; i < 500; ++i) reads.push_back({where->row(i), 256, 256});
+    for (const std::size_t at : {0u, 1u, 100u, 499u}) {
+        std::atomic<bool> ended = false;
+        std::atomic<int> late = 0;
+        const status s = reader.read(*file, reads, [&](std::size_t i, const std::byte*) {
+            if (ended) ++late;
+            if (i == at) throw std::runtime_error("enough");
+        });
+        ended = true;
+        REQUIRE_FALSE(s.ok());
+        CHECK(s.failure().what == "threw: enough");
+        std::atomic<int> came = 0;
+        CHECK(reader.read(*file, reads, [&](std::size_t, const std::byte*) { ++came; }).ok());
+        CHECK(came == 500);
+        CHECK(late == 0);
+    }
 }
 
 namespace {

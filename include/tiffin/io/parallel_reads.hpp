@@ -35,13 +35,24 @@ struct file_read {
 using read_arrived = std::function<void(std::size_t, const std::byte*)>;
 
 // Does all reads, in any order, into memory of its own, or gives the failure of one. Called by one thread at
-// a time.
+// a time. However a call ends, nothing of it goes on then; what `arrived` throws is a failure of the call.
 template <class R>
 concept parallel_reader = std::default_initializable<R> &&
     requires(R& reader, const open_file& file, std::span<const file_read> reads,
              const read_arrived& arrived) {
     { reader.read(file, reads, arrived) } -> std::same_as<status>;
 };
+
+namespace detail {
+
+inline status tell(const read_arrived& arrived, std::size_t i, const std::byte* bytes) {
+    return tiffin::detail::attempt("rows", [&]() -> status {
+        arrived(i, bytes);
+        return {};
+    });
+}
+
+}  // namespace detail
 
 // Memory for some reads at a time, each on a border of the blocks in which disks want to be read.
 class read_places {
@@ -131,13 +142,12 @@ private:
     void run(std::size_t me) {
         for (std::size_t i = next_++; i < reads_.size(); i = next_++) {
             const file_read& r = reads_[i];
-            if (status s = file_->read(r.offset, places_[me], r.bytes, r.needed); s) {
-                (*arrived_)(i, places_[me]);
-            } else {
-                const std::lock_guard lock(mutex_);
-                failed_ = std::move(s);
-                next_ = reads_.size();
-            }
+            status s = file_->read(r.offset, places_[me], r.bytes, r.needed);
+            if (s) s = detail::tell(*arrived_, i, places_[me]);
+            if (s) continue;
+            const std::lock_guard lock(mutex_);
+            failed_ = std::move(s);
+            next_ = reads_.size();
         }
     }
     void serve(std::size_t me, std::size_t seen) {
