@@ -10,6 +10,7 @@
 #include "support/doctest.hpp"
 #include "support/random.hpp"
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -204,6 +205,37 @@ TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and
     REQUIRE_FALSE(stopped.ok());
     CHECK(stopped.failure().where == (owns ? "table" : "rows of another rank"));
     CHECK(values == std::vector<float>(9 * 2, 1.0f));
+}
+
+TEST_CASE("sharded gradients: a grid in which a rank would never get anything is refused on all ranks") {
+    const int rank = rank_of(MPI_COMM_WORLD);
+    const auto ranks = static_cast<std::size_t>(ranks_of(MPI_COMM_WORLD));
+    const auto refused = [&](const shard_grid& grid, const sharded_gradients::table_sizes& sizes,
+                             std::size_t most_ids = 4) {
+        const auto made = sharded_gradients::of(MPI_COMM_WORLD, grid, sizes, most_ids);
+        return made.ok() ? std::string() : made.failure().message();
+    };
+    const std::string n = std::to_string(ranks);
+    CHECK(refused({ranks, 1}, {ranks - 1, 2, 1}) ==
+          "grid: has " + n + " row shards of " + std::to_string(ranks - 1) + " rows; a rank would have none");
+    CHECK(refused({ranks, 1}, {ranks, 2, 1}).empty());
+    if (ranks > 1) {
+        CHECK(refused({1, ranks}, {9, 2, 1}) ==
+              "grid: has " + n +
+                  " column shards; of 1 experts it may have a power of two, and not more than experts");
+        CHECK_FALSE(refused({1, ranks}, {9, 2, ranks - 1}).empty());
+        CHECK(refused({1, ranks}, {9, 2, ranks}).empty() == std::has_single_bit(ranks));
+        // Different grids, sizes and limits, each right by itself.
+        const bool last = rank + 1 == static_cast<int>(ranks);
+        CHECK(refused(last ? shard_grid{1, ranks} : shard_grid{ranks, 1}, {9, 2, ranks})
+                  .find("rank " + std::to_string(ranks - 1) + ": has 1 x " + n + " blocks of 9 rows") == 0);
+        CHECK_FALSE(refused({ranks, 1}, {9, last ? 2u : 3u, 1}).empty());
+        CHECK_FALSE(refused({ranks, 1}, {9, 2, 1}, last ? 4 : 5).empty());
+    }
+    CHECK_FALSE(refused({0, ranks}, {9, 2, 1}).empty());
+    CHECK_FALSE(refused({std::size_t{1} << 63, 2 * ranks}, {9, 2, 1}).empty());
+    CHECK_FALSE(refused({ranks, 1}, {9, 2, 0}).empty());
+    CHECK(refused({ranks, 1}, {9, 0, 1}).find("width: is 0") == 0);
 }
 
 TEST_CASE("sharded gradients: what is wrong on one rank is told on all, and nothing is written") {

@@ -1,10 +1,11 @@
-// Whether the blocks of all ranks make up a table, and a rank's ids of a call.
+// Whether the blocks of all ranks make up a table, whether each owns gradients, and a rank's ids of a call.
 #pragma once
 
 #include <tiffin/error.hpp>
 #include <tiffin/mpi/shard_grid.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include <bit>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -22,21 +23,58 @@ struct shard_block {
     table_shape own;
 };
 
+inline std::string to_string(const shard_grid& g) {
+    return std::to_string(g.row_shards) + " x " + std::to_string(g.column_shards);
+}
+
+// What a rank says of a table (experts, rows, width) whose gradients ranks own.
+struct gradient_shards {
+    shard_grid grid;
+    std::size_t rows = 0, width = 0, experts = 0, most_ids = 0;
+
+    friend bool operator==(const gradient_shards&, const gradient_shards&) = default;
+};
+
+// Errors: see sharded_gradients::of(). They are the same wherever what the ranks say, one after the other, is.
+inline status check_owners(std::span<const gradient_shards> ranks) {
+    const gradient_shards& first = ranks[0];
+    const auto text = [](const gradient_shards& s) {
+        return to_string(s.grid) + " blocks of " + std::to_string(s.rows) + " rows of " +
+               std::to_string(s.width) + " numbers, " + std::to_string(s.experts) + " experts, at most " +
+               std::to_string(s.most_ids) + " ids";
+    };
+    for (std::size_t r = 1; r < ranks.size(); ++r)
+        if (ranks[r] != first)
+            return failure(errc::option, "rank " + std::to_string(r), "has ", text(ranks[r]), "; rank 0 has ",
+                           text(first));
+    const auto [row_shards, column_shards] = first.grid;
+    if (row_shards == 0 || ranks.size() % row_shards != 0 || ranks.size() / row_shards != column_shards)
+        return failure(errc::option, "grid", "is ", to_string(first.grid), "; there are ", ranks.size(),
+                       " ranks");
+    if (row_shards > first.rows)
+        return failure(errc::option, "grid", "has ", row_shards, " row shards of ", first.rows,
+                       " rows; a rank would have none");
+    if (!std::has_single_bit(column_shards) || column_shards > first.experts)
+        return failure(errc::option, "grid", "has ", column_shards, " column shards; of ", first.experts,
+                       " experts it may have a power of two, and not more than experts");
+    if (first.width == 0 || first.width > (INT_MAX - 2 * sizeof(std::int32_t)) / sizeof(float))
+        return failure(errc::size, "width", "is ", first.width,
+                       "; a row has numbers, and takes at most INT_MAX bytes");
+    return {};
+}
+
 // Errors: see sharded_rows::of(). They are the same wherever the blocks, one a rank, are.
 inline status check_blocks(std::span<const shard_block> blocks) {
-    const auto size = [&](const shard_grid& g) {
-        return std::to_string(g.row_shards) + " x " + std::to_string(g.column_shards);
-    };
     const shard_block& first = blocks[0];
     for (std::size_t r = 0; r < blocks.size(); ++r) {
         const shard_block& b = blocks[r];
         const std::string rank = "rank " + std::to_string(r);
         if (b.grid != first.grid)
-            return failure(errc::option, rank, "has a grid of ", size(b.grid), ", rank 0 one of ",
-                           size(first.grid));
+            return failure(errc::option, rank, "has a grid of ", to_string(b.grid), ", rank 0 one of ",
+                           to_string(first.grid));
         const auto [row_shards, column_shards] = b.grid;
         if (row_shards == 0 || blocks.size() % row_shards != 0 || blocks.size() / row_shards != column_shards)
-            return failure(errc::option, "grid", "is ", size(b.grid), "; there are ", blocks.size(),
+            return failure(errc::option, "grid", "is ", to_string(b.grid), "; there are ", blocks.size(),
                            " ranks");
         if (b.rows != first.rows)
             return failure(errc::size, rank, "has a table of ", b.rows, " rows, rank 0 one of ", first.rows);

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <tiffin/mpi/rank_exchange.hpp>
+#include <tiffin/mpi/shard_checks.hpp>
 #include <tiffin/mpi/shard_grid.hpp>
 #include <tiffin/train/learning_rows.hpp>
 
 #include <algorithm>
-#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -33,8 +33,9 @@ TIFFIN_BEGIN
 //     optimizer.step(rate, execute, sum_over_ranks(comm));
 //
 // Numerics: rows of one id are added up in the order of the ranks, so that each number of ranks has sums of its own.
-// Errors: errc::option where the grid has not as many blocks as there are ranks; errc::size for more than INT_MAX bytes
-//   per row, and for more ids than `most_ids`; errc::shape, token_id for gradients of another table; errc::file for errors
+// Errors: errc::option where the grid has not as many blocks as there are ranks, a rank would own no row or no expert (a
+//   table of ids alone has one expert), column shards are no power of two, or ranks say different things; errc::size for
+//   rows of no numbers or of more than INT_MAX bytes, and for more ids than `most_ids`; errc::shape, token_id for gradients of another table; errc::file for errors
 //   of MPI. Failures of one rank reach all.
 // Cost: an exchange of counts and one of rows, those alone that a token has read. Memory for what is sent and received.
 // Source: MoRT, Appendix B.
@@ -52,13 +53,13 @@ public:
         made->grid_ = grid;
         made->sizes_ = sizes;
         made->most_ids_ = most_ids;
-        status s;
-        if (grid.row_shards * grid.column_shards != static_cast<std::size_t>(made->ranks_))
-            s = failure(errc::option, "grid", "has ", grid.row_shards, " x ", grid.column_shards,
-                        " blocks for ", made->ranks_, " ranks");
-        else if (sizes.width > (INT_MAX - sizeof(header)) / sizeof(float))
-            s = failure(errc::size, "width", "is ", sizes.width, "; a row takes more than INT_MAX bytes");
-        if (s = detail::agreed(comm, s); !s) return s.failure();
+        const detail::gradient_shards mine{grid, sizes.rows, sizes.width, sizes.experts, most_ids};
+        std::vector<detail::gradient_shards> all(static_cast<std::size_t>(made->ranks_));
+        status s = detail::of_mpi(
+            MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm),
+            "MPI_Allgather");
+        if (s) s = detail::check_owners(all);
+        if (!s) return s.failure();
         if (s = made->own_.copy(comm); !s) return s.failure();
         return made;
     }
@@ -139,9 +140,7 @@ private:
                                sizes_.rows, " rows of the table");
         return {};
     }
-    [[nodiscard]] shard_range experts_at(int rank) const {
-        return sizes_.experts == 1 ? shard_range{0, 1} : grid_.experts_at(rank, sizes_.experts);
-    }
+    [[nodiscard]] shard_range experts_at(int rank) const { return grid_.experts_at(rank, sizes_.experts); }
     [[nodiscard]] std::size_t owner_of(std::size_t id, std::size_t expert) const {
         std::size_t rank = grid_.row_shard_of(id, sizes_.rows) * grid_.column_shards;
         while (!experts_at(static_cast<int>(rank)).has(expert)) ++rank;
