@@ -91,10 +91,10 @@ claim_table folds_change_nothing(lab& in) {
 claim_table residual_variance(lab& in) {
     const double whole = std::sqrt(2 * static_cast<double>(in.base().layers));
     const auto all = train_all(in, {{"SwiGLU", [](run_options& o) { with_kind(o, "swiglu"); }},
-                                    {"with 1 / sqrt(2 N_l)", [](run_options& o) { with_kind(o, "mort"); }},
-                                    {"without", [=](run_options& o) {
+                                    {"s from 1", [](run_options& o) { with_kind(o, "mort"); }},
+                                    {"s from sqrt(2 N_l)", [=](run_options& o) {
                                          with_kind(o, "mort");
-                                         o.scale = whole;  // the same as leaving the divisor out
+                                         o.scale = whole;  // at step 0 the same as leaving the divisor out
                                      }}});
     claim_table made;
     const std::size_t layers = in.base().layers;
@@ -128,8 +128,10 @@ claim_table residual_variance(lab& in) {
     made.y_axis = "mean square of the residual stream";
     made.remarks.emplace_back("Mean squares over a batch of held-out text.");
     made.remarks.push_back(
-        "Without: the scale s of the pool starts at sqrt(2 N_l) in place of 1, which is the formula "
-        "without the divisor at the start; s learns in both.");
+        "Both divide by sqrt(2 N_l). A scale s of the pool that starts at sqrt(2 N_l) in place of 1 makes "
+        "that "
+        "the formula without the divisor at step 0, and at no later one: s learns, and AdamW's steps are as "
+        "large as in the other run while s is larger. No run leaves the divisor out.");
     return made;
 }
 
