@@ -104,6 +104,9 @@ struct place {
         } else if constexpr (kind == tensor_kind::row_width) {
             total = Scalar(static_cast<float>(width));
         } else {
+            static_assert(kind == tensor_kind::pool || kind == tensor_kind::chosen_rows ||
+                              kind == tensor_kind::low_rank_out,
+                          "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
             const auto* const chosen = reinterpret_cast<const choice<Scalar>*>(own);
             for (std::size_t i = 0; i < layout.choices[Slot]; ++i) {
                 if (chosen[i].expert < 0) break;  // a token with fewer rows

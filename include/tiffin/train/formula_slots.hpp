@@ -126,27 +126,25 @@ public:
             if (parts_[i]) parts_[i]->forward(call, x, at.rows[i], kept, scratch);
     }
     // What the slots are for token t.
+    template <std::size_t Slot = 0>
     void point(const call_type& call, const number* x, const buffers& at, std::size_t t,
                token_slots<number, count>& now) const {
-        for (std::size_t i = 0; i < count; ++i) {
-            const parameter<number>& p = *tensors_[i];
-            switch (kinds[i]) {
-                case tensor_kind::projection:
-                case tensor_kind::low_rank_out:
-                case tensor_kind::pool:
-                case tensor_kind::chosen_rows:
-                case tensor_kind::computed:
-                    now.rows[i] = at.rows[i] ? at.rows[i] + t * width_ : nullptr;
-                    break;
-                case tensor_kind::table: now.rows[i] = row_of(call, p, 0, t); break;
-                case tensor_kind::vector: now.rows[i] = p.is_given() ? p.values() : nullptr; break;
-                case tensor_kind::scalar: now.numbers[i] = *p.values(); break;
-                case tensor_kind::row_width: now.numbers[i] = number(static_cast<float>(width_)); break;
-                case tensor_kind::given: now.rows[i] = call.per_layer_input + t * width_; break;
-                case tensor_kind::residual_row: now.rows[i] = call.residual + t * width_; break;
-                case tensor_kind::input_row: now.rows[i] = x + t * width_; break;
-                default: break;
-            }
+        if constexpr (Slot < count) {
+            constexpr tensor_kind kind = kinds[Slot];
+            if constexpr (computes_rows(Slot))
+                now.rows[Slot] = at.rows[Slot] ? at.rows[Slot] + t * width_ : nullptr;
+            else if constexpr (is_as_given(kind))
+                now.rows[Slot] = given_row<kind>(call, *tensors_[Slot], x, t, width_);
+            else if constexpr (kind == tensor_kind::scalar)
+                now.numbers[Slot] = *tensors_[Slot]->values();
+            else if constexpr (kind == tensor_kind::row_width)
+                now.numbers[Slot] = number(static_cast<float>(width_));
+            else  // the scale of a norm is computed of these: formula_rows.hpp
+                static_assert(
+                    kind == tensor_kind::row_scale || how_seen(kind) == seen_as::nothing,
+                    "tiffin: prepare_training: a source has a tensor of a kind that cannot be trained; "
+                    "places.hpp and formula_slots.hpp say what becomes of each");
+            point<Slot + 1>(call, x, at, t, now);
         }
     }
 

@@ -12,19 +12,45 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Whether a formula sees a row of numbers in a tensor of this kind, or the same number everywhere.
-constexpr bool is_seen_as_row(tensor_kind kind) noexcept {
+// What a formula sees in a tensor: a row of it or of the call as it is, a row that is computed, the same number
+// everywhere, or nothing, as the router reads it. A kind that is not named here cannot be trained.
+enum class seen_as { given_row, computed_row, number, nothing, unknown };
+constexpr seen_as how_seen(tensor_kind kind) noexcept {
     using enum tensor_kind;
-    return kind == projection || kind == table || kind == vector || kind == low_rank_out || kind == pool ||
-           kind == chosen_rows || kind == computed || kind == given || reads_row(kind);
+    switch (kind) {
+        case table:
+        case vector:
+        case given:
+        case input_row:
+        case residual_row: return seen_as::given_row;
+        case projection:
+        case low_rank_out:
+        case pool:
+        case chosen_rows:
+        case computed: return seen_as::computed_row;
+        case scalar:
+        case row_scale:
+        case row_width: return seen_as::number;
+        case logits:
+        case selection_bias:
+        case route_map:
+        case low_rank_in:
+        case query:
+        case query_bias:
+        case half_keys:
+        case row_ranges:
+        case row_keys: return seen_as::nothing;
+    }
+    return seen_as::unknown;
 }
-// Whether that row is one of a tensor or of the call, as it is.
+constexpr bool is_seen_as_row(tensor_kind kind) noexcept {
+    return how_seen(kind) == seen_as::given_row || how_seen(kind) == seen_as::computed_row;
+}
 constexpr bool is_as_given(tensor_kind kind) noexcept {
-    using enum tensor_kind;
-    return kind == table || kind == vector || kind == given || reads_row(kind);
+    return how_seen(kind) == seen_as::given_row;
 }
 constexpr bool is_seen_as_number(tensor_kind kind) noexcept {
-    return kind == tensor_kind::scalar || kind == tensor_kind::row_scale || kind == tensor_kind::row_width;
+    return how_seen(kind) == seen_as::number;
 }
 constexpr bool is_variable(tensor_kind kind) noexcept {
     return is_seen_as_row(kind) || (is_seen_as_number(kind) && kind != tensor_kind::row_width);
@@ -62,12 +88,12 @@ struct value_place {
 
     template <std::size_t Slot, class Tensor>
     [[nodiscard]] typename M::value value() const {
-        if constexpr (is_seen_as_row(Tensor::kind))
-            return of.rows[Slot] != nullptr ? M::load(of.rows[Slot] + feature, count) : M::all(number(0));
-        else if constexpr (is_seen_as_number(Tensor::kind))
+        static_assert(is_seen_as_row(Tensor::kind) || is_seen_as_number(Tensor::kind),
+                      "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
+        if constexpr (is_seen_as_number(Tensor::kind))
             return M::all(of.numbers[Slot]);
         else
-            return M::all(number(0));
+            return of.rows[Slot] != nullptr ? M::load(of.rows[Slot] + feature, count) : M::all(number(0));
     }
     template <class Formula, class... Values>
     [[nodiscard]] auto by_number(const Formula& formula, const Values&... values) const {

@@ -20,6 +20,25 @@ const Number* row_of(const training_call<Number>& call, const parameter<Number>&
     return table.row(e, call.ids[t]);
 }
 
+// What a formula sees for token t where that is a row of a tensor or of the call as it is; null: zeros.
+template <tensor_kind Kind, class Number>
+const Number* given_row(const training_call<Number>& call, const parameter<Number>& tensor, const Number* x,
+                        std::size_t t, std::size_t width) noexcept {
+    if constexpr (Kind == tensor_kind::table)
+        return row_of(call, tensor, 0, t);
+    else if constexpr (Kind == tensor_kind::vector)
+        return tensor.is_given() ? tensor.values() : nullptr;
+    else if constexpr (Kind == tensor_kind::given)
+        return call.per_layer_input + t * width;
+    else if constexpr (Kind == tensor_kind::residual_row)
+        return call.residual + t * width;
+    else if constexpr (Kind == tensor_kind::input_row)
+        return x + t * width;
+    else
+        static_assert(Kind == tensor_kind::input_row,
+                      "tiffin: prepare_training: where are rows of this kind?");
+}
+
 // The row that choice e of token t is: of a table of chosen rows, or of an expert's by the token's id.
 template <class Number>
 const Number* chosen_row(const training_call<Number>& call, const parameter<Number>& rows, std::size_t e,
