@@ -75,6 +75,11 @@ TEST_CASE("cost: retoken and mort") {
     CHECK(mo.parameters - base.parameters == 4 * 1000 * 2048 + 2048 + 4 * 2048);
     CHECK(mo.row_parameters == 2 * 2048);
     CHECK(mo.matrix_flops_per_token - base.matrix_flops_per_token == 2 * 4 * 2048);
+    // Eq. 7's other terms, 2 d K + 6 d: the mix, and norm, scale, divisor and sum.
+    CHECK(mo.elementwise_flops_per_token - base.elementwise_flops_per_token == 2 * 2048 * 2 + 6 * 2048);
+    // The comments of the two modulators: without the product by F(x), or the sum with it.
+    CHECK(detail::modulator_norm<l2>().flops() + token_modulator<>::flops() == 5);
+    CHECK(detail::modulator_norm<l2>().flops() + modulator_pool<>::flops() == 5);
 }
 
 TEST_CASE("cost: deep_embed and mole") {

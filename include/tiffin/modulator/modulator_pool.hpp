@@ -47,7 +47,7 @@ constexpr Mixed pool_source() {
 // Numerics: those of the norm (l2, rms: eps 1e-6 unless told); there is no fold, since the norm comes after
 //   the mix.
 // Errors: num_layers has no default: prepare() refuses 0 with errc::option.
-// Cost: that of Mixed, and about 5 d_model FLOPs per token.
+// Cost: that of Mixed, and 5 d_model FLOPs per token, 6 with the sum with F(x).
 // Source: MoRT Eq. 3-6; docs/layers.md#mort. Very probably also published as JTok-M, arXiv 2602.00800.
 template <norm_policy Norm, source_policy Mixed>
 struct mixed_modulator {
