@@ -17,9 +17,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <limits>
 #include <list>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +45,43 @@ struct arguments {
 std::string layer_name(const std::string& pattern, std::size_t layer) {
     std::string name = pattern;
     return name.replace(name.find("{}"), 2, std::to_string(layer));
+}
+
+// The layers' tables in their order: all that there are, from number 0 on.
+std::vector<std::string> layer_names(const tiffin::io::safetensors_file& file, const arguments& args) {
+    const std::size_t hole = args.layers.find("{}");
+    const std::string before = args.layers.substr(0, hole), after = args.layers.substr(hole + 2);
+    const auto refuse = [&](const std::string& what) { throw std::runtime_error(args.input + ": " + what); };
+    std::map<std::size_t, std::string> found;
+    for (const tiffin::weights::entry& e : file.tensors().entries()) {
+        if (e.name.size() <= before.size() + after.size() || !e.name.starts_with(before) ||
+            !e.name.ends_with(after))
+            continue;
+        const std::string_view digits =
+            std::string_view(e.name).substr(before.size(), e.name.size() - before.size() - after.size());
+        if (digits.find_first_not_of("0123456789") != std::string_view::npos) continue;  // another tensor
+        std::size_t number = 0;
+        if (std::from_chars(digits.data(), digits.data() + digits.size(), number).ec != std::errc())
+            refuse("tensor " + in_quotes(e.name) + " has a number above " +
+                   std::to_string(std::numeric_limits<std::size_t>::max()));
+        if (const auto [at, fresh] = found.emplace(number, e.name); !fresh)
+            refuse("tensors " + in_quotes(at->second) + " and " + in_quotes(e.name) + " are both number " +
+                   std::to_string(number));
+    }
+    if (found.empty()) refuse("has no tensor " + in_quotes(layer_name(args.layers, 0)));
+    std::vector<std::string> names;
+    for (const auto& [number, name] : found) {
+        if (number != names.size())
+            refuse("has no tensor " + in_quotes(layer_name(args.layers, names.size())) +
+                   "; the next one is " + in_quotes(name) +
+                   ", and a joined row cannot tell which numbers its layers had");
+        // Nor how they were written, and --to per-layer would write them so.
+        if (name != layer_name(args.layers, number))
+            refuse("tensor " + in_quotes(name) + " is written with zeros before its number; " +
+                   in_quotes(layer_name(args.layers, number)) + " is what is read and written");
+        names.push_back(name);
+    }
+    return names;
 }
 
 // The metadata key that keeps the layers' widths, which a joined row does not show.
@@ -99,15 +140,12 @@ void run(const arguments& args) {
     std::string widths;
     if (args.to == "token-major") {
         std::vector<row_store_ref> parts;
-        for (std::size_t layer = 0; file.tensors().find(layer_name(args.layers, layer)) != nullptr; ++layer) {
-            converted.push_back(layer_name(args.layers, layer));
-            stores.push_back(
-                direct_file<>::open(io::find_table(file, converted.back()).or_throw()).or_throw());
+        converted = layer_names(file, args);
+        for (const std::string& name : converted) {
+            stores.push_back(direct_file<>::open(io::find_table(file, name).or_throw()).or_throw());
             parts.emplace_back(stores.back());
             widths += (widths.empty() ? "" : ",") + std::to_string(stores.back().shape().width);
         }
-        if (parts.empty())
-            throw std::runtime_error(args.input + ": has no tensor " + in_quotes(layer_name(args.layers, 0)));
         joins.push_back(joined_columns::of(parts).or_throw());
         io::add_table(writer, args.joined, joins.back(), progress(args.joined, 0, 1));
     } else {

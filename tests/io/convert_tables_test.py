@@ -110,6 +110,30 @@ def main():
         for sizes in [[5, 0], [0, 5]]:
             write(folder / "empty", {"stem_embeddings.0.weight": ("F32", sizes, b"")}, {})
             refused(f"has shape ({sizes[0]}, {sizes[1]})", folder / "empty", none, "--to", "token-major")
+        # A table that is missing, by any pattern of names: both it and the next one are told.
+        def numbered(pattern, numbers):
+            write(folder / "gap", {pattern.replace("{}", n): ("F32", [2, 2], bytes(16)) for n in numbers.split()}, {})
+
+        for numbers, missing, next_one in [("0 1 3 4", 2, 3), ("1 3 5", 0, 1), ("1", 0, 1), ("0 2", 1, 2), ("0 1 12", 2, 12),
+                                           ("3 1 0", 2, 3), ("0 1 4294967297", 2, 4294967297)]:
+            for pattern in ("stem_embeddings.{}.weight", "layers.{}.table", "t{}", "{}"):
+                numbered(pattern, numbers)
+                refused(f"has no tensor '{pattern.replace('{}', str(missing))}'; the next one is "
+                        f"'{pattern.replace('{}', str(next_one))}'", folder / "gap", none, "--layers", pattern)
+        for numbers, said in [("0 1 01", "are both number 1"), ("0 00", "are both number 0"), ("00 1", "zeros before its number"),
+                              ("0 01", "zeros before its number"), ("0 99999999999999999999999", "has a number above")]:
+            numbered("l{}", numbers)
+            refused(said, folder / "gap", none, "--layers", "l{}")
+        # What has no number there is another tensor.
+        numbered("l{}", "0 1 norm 1a -1 1.5")
+        ran = run(folder / "gap", folder / "whole", "--layers", "l{}", "--joined", "all")
+        check(f"others beside: {ran.stderr}", ran.returncode == 0
+              and set(read(folder / "whole")[0]) == {"all", "lnorm", "l1a", "l-1", "l1.5"})
+        # Tables are in the order of their numbers: 10 behind 9.
+        write(folder / "many", {f"l{k}": ("F32", [1, 1], struct.pack("<f", k)) for k in range(12)}, {})
+        ran = run(folder / "many", folder / "whole", "--layers", "l{}", "--joined", "all")
+        check("twelve tables", read(folder / "whole")[0]["all"] == ("F32", [1, 12], struct.pack("<12f", *range(12))))
+
         write(folder / "short", {"stem_embeddings.0.weight": ("F32", [7, 6], table),
                                  "stem_embeddings.1.weight": ("F32", [6, 7], table)}, {})
         refused("number 1 has 6 rows, the first has 7", folder / "short", none)
