@@ -18,6 +18,7 @@
 
 #include "support/command_line.hpp"
 #include "support/distinct_files.hpp"
+#include "support/output.hpp"
 #include "support/progress_bar.hpp"
 
 #include <algorithm>
@@ -69,16 +70,16 @@ public:
         if (c.tensors++ == 0 || error > c.error) c.worst = where;
         c.error = std::max(c.error, error);
     }
-    void print() const {
+    void print(std::FILE* to) const {
         for (const auto& [formats, c] : all_) {
-            std::printf("%zu %s of %s written as %s: ", c.tensors, c.tensors == 1 ? "tensor" : "tensors",
-                        std::string(name_of(formats.first)).c_str(),
-                        std::string(name_of(formats.second)).c_str());
+            std::fprintf(to, "%zu %s of %s written as %s: ", c.tensors, c.tensors == 1 ? "tensor" : "tensors",
+                         std::string(name_of(formats.first)).c_str(),
+                         std::string(name_of(formats.second)).c_str());
             if (c.error == 0)
-                std::printf("exact\n");
+                std::fprintf(to, "exact\n");
             else
-                std::printf("largest error %.2e of a tensor's largest number, in %s\n", c.error,
-                            c.worst.c_str());
+                std::fprintf(to, "largest error %.2e of a tensor's largest number, in %s\n", c.error,
+                             c.worst.c_str());
         }
     }
 
@@ -136,7 +137,7 @@ tiffin::io::byte_source in_format(const tensor_view& from, dtype to, const std::
     };
 }
 
-void write_layer(const tiffin::io::model& model, std::size_t index, const fs::path& path,
+void write_layer(const tiffin::io::model& model, std::size_t index, tiffin::io::unfinished_file to,
                  const arguments& args, conversions& changed, const std::function<void(double)>& progress) {
     const auto layer = model.layer(index).or_throw();
     // Blocks that weights can be kept in, but no layer file, become those of the most bits.
@@ -146,74 +147,62 @@ void write_layer(const tiffin::io::model& model, std::size_t index, const fs::pa
     std::size_t all = 1, done = 0;
     for (const auto& e : layer.tensors.entries()) all += e.tensor.shape.elements();
     for (const auto& e : layer.tensors.entries()) {
-        const dtype from = e.tensor.type, to = format_of(e, args, kept);
-        if (from == to) {
+        const dtype from = e.tensor.type, format = format_of(e, args, kept);
+        if (from == format) {
             writer.add(e.name, e.tensor);
             continue;
         }
-        writer.add(e.name, to, e.tensor.shape,
+        writer.add(e.name, format, e.tensor.shape,
                    in_format(
-                       e.tensor, to, e.name,
+                       e.tensor, format, e.name,
                        [&](std::size_t numbers) {
                            done += numbers;
                            progress(static_cast<double>(done) / static_cast<double>(all));
                        },
-                       [&changed, from, to, where = e.name + " of layer " + std::to_string(index)](
-                           double error) { changed.add(from, to, error, where); }));
+                       [&changed, from, format, where = e.name + " of layer " + std::to_string(index)](
+                           double error) { changed.add(from, format, error, where); }));
     }
-    tiffin::status written = writer.write(path);
+    tiffin::status written = writer.write(to);
+    if (written) written = to.finish();
     if (!written && written.failure().code == tiffin::errc::value)
         refuse(model.label() + ": layer " + std::to_string(index) + ": " + written.failure().message());
     std::move(written).or_throw();
     progress(1);
 }
 
-// The files that a model may lie in, none of which is written over.
-std::vector<fs::path> files_of(const fs::path& model) {
-    std::vector<fs::path> all{model};
-    const bool checkpoint = fs::is_directory(model) || model.filename() == "config.json";
-    const bool split = model.filename().string().find("-of-") != std::string::npos;
-    if (!checkpoint && !split) return all;
-    const fs::path folder = fs::is_directory(model) ? model : model.parent_path();
-    const auto hold = [&](const fs::path& path) {
-        const std::string name = path.filename().string();
-        if (split ? name.ends_with(".gguf") : !name.starts_with("layer_")) all.push_back(path);
-    };
-    // An index may name files in folders below.
-    if (split)
-        for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) hold(entry.path());
-    else
-        for (const auto& entry : fs::recursive_directory_iterator(folder.empty() ? "." : folder))
-            hold(entry.path());
-    return all;
-}
-
 void take_out(const arguments& args) {
     const auto model = tiffin::io::model::open(args.files[0]).or_throw();
     conversions changed;
+    std::FILE* to = stdout;
     progress_bar bar;
-    const std::vector<fs::path> held = files_of(args.files[0]);
+    const auto check = [&](const fs::path& path) {
+        const std::string wrong = overwrites_model("MODEL", args.files[0], path.string());
+        if (!wrong.empty()) refuse(wrong);
+        check_output(path);
+    };
     const auto write = [&](std::size_t index, const fs::path& path, double first, double share) {
-        for (const fs::path& file : held)
-            if (const std::string wrong = overwritten("MODEL", file.string(), path.string()); !wrong.empty())
-                refuse(wrong);
-        write_layer(model, index, path, args, changed,
+        write_layer(model, index, begin_output(path), args, changed,
                     [&](double done) { bar.show(first + share * done, "layer " + std::to_string(index)); });
     };
     if (args.all.empty()) {
+        check(args.files[1]);
+        to = told_beside(tiffin::io::output_place::of(args.files[1]).or_throw());
         write(args.layers[0], args.files[1], 0, 1);
     } else {
         fs::create_directories(args.all);
         const std::size_t digits = std::to_string(model.layers() - 1).size();
         const double share = 1 / static_cast<double>(model.layers());
+        std::vector<fs::path> paths;
         for (std::size_t i = 0; i < model.layers(); ++i) {
             std::string number = std::to_string(i);
             number.insert(0, digits - number.size(), '0');
-            write(i, fs::path(args.all) / ("layer_" + number + ".safetensors"),
-                  share * static_cast<double>(i), share);
+            paths.push_back(fs::path(args.all) / ("layer_" + number + ".safetensors"));
+            check(paths.back());
         }
+        for (std::size_t i = 0; i < model.layers(); ++i)
+            write(i, paths[i], share * static_cast<double>(i), share);
     }
-    changed.print();
+    changed.print(to);
 }
 
 // ---- layer files back into a GGUF model ----
@@ -269,7 +258,7 @@ void check_alike(const tiffin::io::safetensors_file& file, const tiffin::io::des
 }
 
 void put_back(const arguments& args) {
-    const std::string& output = args.files.back();
+    tiffin::io::unfinished_file output = begin_output(args.files.back());
     const auto model = tiffin::io::model::open(args.into).or_throw();
     const auto mapped = tiffin::io::file_mapping::open(args.into).or_throw();
     const auto header = tiffin::io::gguf_file::read(mapped.bytes(), args.into).or_throw();
@@ -303,12 +292,13 @@ void put_back(const arguments& args) {
     {
         progress_bar bar;
         const auto progress = [&](std::size_t done, std::size_t bytes) {
-            bar.show(static_cast<double>(done) / static_cast<double>(bytes), output);
+            bar.show(static_cast<double>(done) / static_cast<double>(bytes), output.label());
         };
         writer.write(output, progress).or_throw();
+        output.finish().or_throw();
     }
-    std::printf("%zu tensors of %zu %s replaced\n", tensors, files.size(),
-                files.size() == 1 ? "layer" : "layers");
+    std::fprintf(told_beside(output.place()), "%zu tensors of %zu %s replaced\n", tensors, files.size(),
+                 files.size() == 1 ? "layer" : "layers");
 }
 
 // What is wrong with the command line, or nothing.
@@ -326,7 +316,7 @@ std::string check(const arguments& args) {
         for (std::size_t i = 0; i + 1 < files; ++i)
             if (std::string wrong = overwritten("LAYER", args.files[i], args.files.back()); !wrong.empty())
                 return wrong;
-        return overwritten("MODEL", args.into, args.files.back());
+        return overwrites_model("MODEL", args.into, args.files.back());
     }
     if (!args.all.empty())
         return files == 1 && args.layers.empty() ? "" : "--all takes MODEL alone, without OUT and --layer";

@@ -13,6 +13,7 @@
 
 #include "support/command_line.hpp"
 #include "support/distinct_files.hpp"
+#include "support/output.hpp"
 #include "support/progress_bar.hpp"
 
 #include <algorithm>
@@ -127,6 +128,7 @@ void run(const arguments& args) {
         throw std::runtime_error("--layers " + in_quotes(args.layers) +
                                  ": has no {} where the layer's number goes");
     const auto file = io::safetensors_file::map(args.input).or_throw();
+    io::unfinished_file output = begin_output(args.output);
     progress_bar bar;
     io::safetensors_writer writer;
     std::list<direct_file<>> stores;
@@ -169,7 +171,8 @@ void run(const arguments& args) {
         if (std::find(converted.begin(), converted.end(), e.name) == converted.end())
             writer.add(e.name, e.tensor);
     if (!widths.empty()) writer.set(columns_key(args), widths);
-    writer.write(args.output).or_throw();
+    writer.write(output).or_throw();
+    output.finish().or_throw();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "support/command_line.hpp"
 #include "support/distinct_files.hpp"
+#include "support/output.hpp"
 #include "support/progress_bar.hpp"
 
 #include <cstddef>
@@ -26,6 +27,7 @@ std::string run(const arguments& args) {
     // Mapped: of the file no more than the rows being folded has to be in memory.
     const auto file = tiffin::io::safetensors_file::map(args.layer);
     if (!file) return file.failure().message();
+    tiffin::io::unfinished_file output = begin_output(args.output);
     progress_bar bar;
     tiffin::thread_team team(args.threads);
     const auto folded = tiffin::io::folded_layer::from(
@@ -36,7 +38,8 @@ std::string run(const arguments& args) {
         },
         team);
     if (!folded) return file->label() + ": " + folded.failure().message();
-    const tiffin::status written = folded->write(args.output);
+    tiffin::status written = folded->write(output);
+    if (written) written = output.finish();
     return written ? "" : written.failure().message();
 }
 

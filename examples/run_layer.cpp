@@ -13,6 +13,7 @@
 #include "support/command_line.hpp"
 #include "support/distinct_files.hpp"
 #include "support/layer_files.hpp"
+#include "support/output.hpp"
 #include "support/run_gradients.hpp"
 #if defined(TIFFIN_EXAMPLE_CUDA)
 #    include "support/layer_files_on_device.hpp"
@@ -20,12 +21,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -165,6 +164,7 @@ template <class Backend>
 std::string run_gradients(const arguments& args, const Backend& backend,
                           const tiffin::executor_ref& execute) {
     using number = tiffin::training_number<Backend>;
+    tiffin::io::unfinished_file output = begin_output(args.output), gradients = begin_output(args.gradients);
     const auto file = tiffin::io::safetensors_file::open(args.layer);
     if (!file) return file.failure().message();
     const auto given = tiffin::io::safetensors_file::open(args.input);
@@ -187,7 +187,7 @@ std::string run_gradients(const arguments& args, const Backend& backend,
                   in->token_ids, std::max<std::size_t>(batch, 1)},
                  execute, to);
     if (!wrong.empty()) return given->label() + ": " + wrong;
-    return to.write(args.output, args.gradients);
+    return to.write(std::move(output), std::move(gradients));
 }
 
 // What is wrong with asking for gradients, or nothing.
@@ -197,14 +197,11 @@ std::string check_gradients(const arguments& args) {
         return "--gradients: backend " + args.backend + " has none; reference and simd have";
     if (args.weights.value_or(tiffin::dtype::f32) != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32)
         return "--gradients: weights and tables learn in f32";
-    for (const auto& [name, path] : {std::pair{"LAYER", &args.layer}, std::pair{"INPUT", &args.input},
-                                     std::pair{"OUTPUT", &args.output}})
+    for (const auto& [name, path] : {std::pair{"LAYER", &args.layer}, std::pair{"INPUT", &args.input}})
         if (std::string wrong = overwritten(name, *path, args.gradients, "GRADIENTS"); !wrong.empty())
             return wrong;
-    std::error_code error;
-    if (std::filesystem::weakly_canonical(args.output, error) ==
-        std::filesystem::weakly_canonical(args.gradients, error))
-        return "GRADIENTS " + args.gradients + " and OUTPUT " + args.output + " are one file";
+    if (std::string wrong = written_twice("GRADIENTS", args.gradients, "OUTPUT", args.output); !wrong.empty())
+        return wrong;
     if (args.exact_activations) return "--f32-activations: gradients are of products of f32 anyway";
     return "";
 }
@@ -219,8 +216,8 @@ std::string run(arguments args) {
     }
     if (args.output.empty())
         return "OUTPUT is missing: LAYER INPUT OUTPUT, or --model FILE --layer I INPUT OUTPUT";
-    const std::string& weights_file = args.model.empty() ? args.layer : args.model;
-    if (std::string wrong = overwritten(args.model.empty() ? "LAYER" : "FILE", weights_file, args.output);
+    if (std::string wrong = args.model.empty() ? overwritten("LAYER", args.layer, args.output)
+                                               : overwrites_model("FILE", args.model, args.output);
         !wrong.empty())
         return wrong;
     if (std::string wrong = overwritten("INPUT", args.input, args.output); !wrong.empty()) return wrong;
@@ -239,6 +236,7 @@ std::string run(arguments args) {
         return args.backend == "reference" ? run_gradients(args, tiffin::reference<>{}, execute)
                                            : run_gradients(args, tiffin::simd<>{}, execute);
     }
+    tiffin::io::unfinished_file output = begin_output(args.output);
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (!args.model.empty()) return open_model_layer(args, execute);
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
@@ -289,8 +287,9 @@ std::string run(arguments args) {
         writer.add("route", {route.data(), tiffin::dtype::i64, {tokens, choices}});
         writer.add("route_weight", {route_weight.data(), tiffin::dtype::f32, {tokens, choices}});
     }
-    if (const tiffin::status s = writer.write(args.output); !s) return s.failure().message();
-    return "";
+    tiffin::status written = writer.write(output);
+    if (written) written = output.finish();
+    return written ? "" : written.failure().message();
 }
 
 }  // namespace

@@ -192,8 +192,7 @@ tiffin_suite(mpi/sharded_gradients)
 # ---- files ----
 tiffin_suite(io/safetensors
              AS_PRESET TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
-                             io/safetensors_writer.hpp
-                             io/file_mapping.hpp io/unfinished_file.hpp)
+                             io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
 tiffin_suite(io/gguf_writer AS_PRESET TESTS io/gguf_value_bytes.hpp)

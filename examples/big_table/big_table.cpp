@@ -65,14 +65,6 @@ private:
     std::vector<std::byte> models_;
 };
 
-struct removed_at_the_end {
-    fs::path path;
-    ~removed_at_the_end() {
-        std::error_code ignored;
-        fs::remove(path, ignored);
-    }
-};
-
 // What runs: the layers, x, and the ids of the text.
 struct job {
     const arguments& args;
@@ -164,9 +156,11 @@ void print(const std::vector<line>& lines) {
 void run(arguments& args) {
     using namespace tiffin;
     const table_shape one_layer{args.vocab, args.d_ff, args.type};
-    const removed_at_the_end made{fs::path(args.folder) / "big_table.safetensors"};
-    const fs::path& path = made.path;
-    if (fs::exists(path)) throw std::runtime_error(path.string() + ": is there already, and is not replaced");
+    const fs::path path = fs::path(args.folder) / "big_table.safetensors";
+    // A link, too, whatever it names.
+    if (fs::exists(fs::symlink_status(path)))
+        throw std::runtime_error(path.string() + ": is there already, and is not replaced");
+    const temporary_file removed_at_the_end(path);
     progress_bar bar;
     {
         const made_rows rows(args);

@@ -8,8 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "../support/command_line.hpp"
+#include "../support/distinct_files.hpp"
 #include "../support/machine.hpp"
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
+#include "../support/signals.hpp"
 #include "../support/vocabulary.hpp"
 #include "contender.hpp"
 #include "memory_plan.hpp"
@@ -405,6 +408,15 @@ std::vector<row> run_groups(const job& j, const std::vector<entry>& compared, co
 }
 
 int run(const arguments& args) {
+    std::optional<tiffin::io::unfinished_file> json;
+    if (!args.json.empty()) {
+        std::string wrong = overwritten("TEXT", args.text, args.json, "--json");
+        if (wrong.empty()) wrong = overwritten("--layer-file", args.layer_file, args.json, "--json");
+        if (wrong.empty() && !args.model.empty())
+            wrong = overwrites_model("--model", args.model, args.json, "--json");
+        if (!wrong.empty()) throw std::runtime_error(wrong);
+        json = begin_output(args.json);
+    }
     tiffin::thread_team team(args.threads);
     call_memory memory;
     job j{.execute = team, .memory = memory};
@@ -546,10 +558,9 @@ int run(const arguments& args) {
     std::printf(
         "\nLargest difference from the double reference: %.1e of the largest output (%s); allowed %.1e.\n",
         worst.error, worst.name.c_str(), worst.allowed);
-    if (!args.json.empty()) {
-        std::ofstream out(args.json);
-        out << to_json(j, rows, distinct, args).dump(2) << '\n';
-        if (!out.flush()) throw std::runtime_error(args.json + ": cannot be written");
+    if (json) {
+        std::fflush(stdout);  // which may be where it goes
+        write_text(*std::move(json), to_json(j, rows, distinct, args).dump(2) + "\n");
     }
     if (!(worst.error <= worst.allowed))
         throw std::runtime_error(worst.name + ": differs from the reference");
@@ -620,6 +631,7 @@ int main(int argc, char** argv) {
     app.add_option("--json", args.json, "File to write the table to; benchmarks/plot.py draws it")
         ->check(not_empty());
     CLI11_PARSE(app, argc, argv);
+    watch_signals();
     try {
         return run(args);
     } catch (const std::exception& e) {

@@ -14,9 +14,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
+
+#include "../support/signals.hpp"
 
 #include <unistd.h>
 
@@ -24,13 +25,13 @@ class tables_in_file {
 public:
     // `tables` says which of the tensors are tables or pools. The file is gone with the object.
     tables_in_file(const tiffin::weights& given, const std::vector<bool>& tables, const std::string& name)
-        : path_(std::filesystem::temp_directory_path() /
+        : file_(std::filesystem::temp_directory_path() /
                 ("tiffin_" + name + "_" + std::to_string(::getpid()) + ".safetensors")) {
         tiffin::io::safetensors_writer writer;
         const auto& entries = given.entries();
         for (std::size_t i = 0; i < entries.size(); ++i)
             if (tables[i]) writer.add(entries[i].name, entries[i].tensor);
-        writer.write(path_).or_throw();
+        writer.write(file_.path()).or_throw();
         std::vector<tiffin::row_store_ref> stores;
         for (std::size_t i = 0; i < entries.size(); ++i) {
             const auto& [tensor_name, tensor] = entries[i];
@@ -39,7 +40,7 @@ public:
                 continue;
             }
             weights_.add_gathered(tensor_name, tensor.type, tensor.shape);
-            const tiffin::table_location table = tiffin::io::find_table(path_, tensor_name).or_throw();
+            const tiffin::table_location table = tiffin::io::find_table(file_.path(), tensor_name).or_throw();
             const std::size_t experts = tensor.shape.rank() == 3 ? tensor.shape[0] : 1;
             const std::size_t rows = table.shape.rows / experts;
             std::vector<tiffin::row_store_ref> parts;
@@ -51,12 +52,6 @@ public:
         }
         rows_ = std::make_unique<tiffin::prefetched_tables>(stores);
     }
-    tables_in_file(const tables_in_file&) = delete;
-    tables_in_file& operator=(const tables_in_file&) = delete;
-    ~tables_in_file() {
-        std::error_code ignored;
-        std::filesystem::remove(path_, ignored);
-    }
 
     // The tensors, tables as such that come with each call.
     [[nodiscard]] const tiffin::weights& weights() const { return weights_; }
@@ -67,7 +62,7 @@ public:
     }
 
 private:
-    std::filesystem::path path_;
+    temporary_file file_;
     tiffin::weights weights_;
     std::list<tiffin::mapped_file> files_;
     std::list<tiffin::joined_columns> pools_;

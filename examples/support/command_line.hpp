@@ -4,13 +4,16 @@
 #include <tiffin/quoted.hpp>
 
 #include "number_range.hpp"
+#include "signals.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 
 // For the options whose value is a number, all of them: CLI11 itself takes -1 for 2^64 - 1, 010 for eight, and NaN. The
 // help shows the range.
@@ -29,11 +32,12 @@ inline CLI::Validator not_empty() {
 }
 
 // Parses the command line and runs. Whatever goes wrong is one line on the standard error, in printable ASCII
-// whatever it quotes, and status 1.
+// whatever it quotes, and status 1. Signals end the program as they should (see watch_signals).
 // run: what is wrong, or nothing. Texts are not_empty(), but for one.
 template <class Run>
 int run_command_line(CLI::App& app, const char* program, int argc, char** argv, const Run& run,
                      const CLI::Option* may_be_empty = nullptr) {
+    watch_signals();
     std::string wrong;
     try {
         for (CLI::Option* const option : app.get_options())
@@ -41,10 +45,14 @@ int run_command_line(CLI::App& app, const char* program, int argc, char** argv, 
         app.parse(argc, argv);
         wrong = run();
     } catch (const CLI::CallForHelp& help) {
-        return app.exit(help);
+        app.exit(help);
     } catch (const std::exception& e) {  // CLI::ParseError, or no memory
         wrong = e.what();
     }
+    errno = 0;
+    if (wrong.empty() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
+        wrong = "the standard output cannot be written" +
+                (errno != 0 ? ": " + std::generic_category().message(errno) : std::string());
     if (wrong.empty()) return 0;
     constexpr std::size_t limit = 16384;  // two paths, and a sentence
     std::fprintf(stderr, "%s: %s\n", program, tiffin::detail::printable(wrong, limit).c_str());

@@ -10,10 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -41,25 +39,14 @@ public:
              const tiffin::shape& shape) {
         to.add(name, {data_of(whole_.emplace_back(std::move(from))), tiffin::dtype::i64, shape});
     }
-    // Both files or neither.
-    [[nodiscard]] std::string write(const std::filesystem::path& output_path,
-                                    const std::filesystem::path& gradients_path) const {
-        std::error_code error;
-        if (std::filesystem::is_directory(gradients_path, error))
-            return gradients_path.string() + ": is a folder";
-        std::filesystem::path beside = gradients_path;
-        beside += ".tiffin.part";
-        if (const tiffin::status s = gradients.write(beside); !s) return s.failure().message();
-        if (const tiffin::status s = output.write(output_path); !s) {
-            std::filesystem::remove(beside, error);
-            return s.failure().message();
-        }
-        std::filesystem::rename(beside, gradients_path, error);
-        if (!error) return "";
-        std::error_code ignored;
-        std::filesystem::remove(beside, ignored);
-        std::filesystem::remove(output_path, ignored);
-        return gradients_path.string() + ": " + error.message();
+    // What is wrong, or nothing. Neither file is there unless both could be written; a stream keeps what went there.
+    [[nodiscard]] std::string write(tiffin::io::unfinished_file output_to,
+                                    tiffin::io::unfinished_file gradients_to) const {
+        tiffin::status s = output.write(output_to);
+        if (s) s = gradients.write(gradients_to);
+        if (s) s = output_to.finish();
+        if (s) s = gradients_to.finish();
+        return s ? "" : s.failure().message();
     }
 
 private:

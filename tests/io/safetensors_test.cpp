@@ -673,8 +673,10 @@ TEST_CASE("safetensors: where nothing can be written, nothing is left") {
     CHECK(read_all(directory / "plain") == "text");
     refused(directory / std::string(300, 'n'), "cannot be");
 #if defined(__unix__)
-    refused("/dev/null", "not a regular file");
+    CHECK(writer.write("/dev/null").ok());  // written to, and not replaced
     CHECK(fs::is_character_file("/dev/null"));
+    refused("/dev/full", "cannot be written");
+    CHECK(fs::is_character_file("/dev/full"));
     fs::create_symlink("loop", directory / "loop");
     refused(directory / "loop", "cannot be reached");
     if (::geteuid() != 0) {
@@ -706,6 +708,50 @@ TEST_CASE("safetensors: writing replaces a file, through a link, beside foreign 
     CHECK(bytes_of(read_all(path)) == *writer.to_bytes("memory"));
 }
 
+TEST_CASE("safetensors: a link that names nothing yet is written through") {
+    const tiffin_test::scratch_folder directory;
+    const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
+    fs::create_directory(directory / "folder");
+    fs::create_symlink("folder/made", directory / "link");
+    REQUIRE(writer.write(directory / "link").ok());
+    CHECK(fs::is_symlink(directory / "link"));
+    CHECK(bytes_of(read_all(directory / "folder/made")) == *writer.to_bytes("memory"));
+}
+
+TEST_CASE("safetensors: outputs that are begun, and which of them are one file") {
+    const tiffin_test::scratch_folder directory;
+    const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
+    using tiffin::io::output_place;
+    using tiffin::io::unfinished_file;
+    const auto same = [&](const fs::path& a, const fs::path& b) {
+        return output_place::of(a)->is_same(*output_place::of(b));
+    };
+    fs::create_directory(directory / "folder");
+    fs::create_symlink("folder", directory / "link");
+    fs::create_symlink("folder/out", directory / "to_out");
+    for (int twice = 0; twice < 2; ++twice) {  // not there yet, and there
+        CHECK(same(directory / "folder/out", directory / "link/out"));
+        CHECK(same(directory / "to_out", directory / "folder/../folder/out"));
+        CHECK_FALSE(same(directory / "folder/out", directory / "folder/other"));
+        CHECK_FALSE(same(directory / "folder/out", directory / "out"));
+        write_all(directory / "folder/out", "old");
+    }
+    {
+        auto begun = unfinished_file::begin(directory / "to_out");
+        REQUIRE(begun.ok());
+        REQUIRE(writer.write(*begun).ok());
+        CHECK(read_all(directory / "folder/out") == "old");  // until it is finished
+        REQUIRE(begun->finish().ok());
+        CHECK(bytes_of(read_all(directory / "folder/out")) == *writer.to_bytes("memory"));
+        // One that is not.
+        auto left = unfinished_file::begin(directory / "to_out");
+        REQUIRE(left.ok());
+        REQUIRE(writer.write(*left).ok());
+    }
+    CHECK(directory.files() == 3);
+    CHECK(std::distance(fs::directory_iterator(directory / "folder"), fs::directory_iterator()) == 1);
+}
+
 TEST_CASE("safetensors: a name as long as names can be") {
     const tiffin_test::scratch_folder directory;
     const auto writer = safetensors_writer().add("w", {values, dtype::f32, {6}});
@@ -732,11 +778,20 @@ TEST_CASE("safetensors: a file that replaces another has its mode, from the firs
         unsigned meanwhile = 0;
         safetensors_writer writer;
         writer.add("w", dtype::f32, {2}, [&](const tiffin::io::byte_sink& put) -> tiffin::status {
-            meanwhile = mode(directory / "tiffin.part0");
+            // It has a name where the file system has no files without one.
+            meanwhile = fs::exists(directory / "tiffin.part0") ? mode(directory / "tiffin.part0") : wanted;
             put(values, 8);
             return {};
         });
-        REQUIRE(writer.write(path).ok());
+        const auto written = writer.write(path);
+        if (::geteuid() != 0 && (wanted & 0200u) == 0) {  // what is protected stays
+            REQUIRE_FALSE(written.ok());
+            check_failure(written.failure(), errc::file, path.string(), {"cannot be written"});
+            CHECK(read_all(path) == "old");
+            REQUIRE(::chmod(path.c_str(), 0600) == 0);
+            continue;
+        }
+        REQUIRE(written.ok());
         CHECK(meanwhile == wanted);
         CHECK(mode(path) == wanted);
         CHECK(safetensors_file::map(path).ok() == (::geteuid() == 0 || (wanted & 0400u) != 0));

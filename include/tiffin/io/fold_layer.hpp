@@ -81,11 +81,18 @@ public:
         return all;
     }
     status write(const std::filesystem::path& path) const {
+        auto file = unfinished_file::begin(path);
+        if (!file) return file.failure();
+        if (status s = write(*file); !s) return s;
+        return file->finish();
+    }
+    // To an output begun before, which is left to be finished.
+    status write(unfinished_file& to) const {
         safetensors_writer writer;
         for (const auto& [key, value] : metadata_) writer.set(key, value);
         const weights all = tensors();
         for (const weights::entry& e : all.entries()) writer.add(e.name, e.tensor);
-        return writer.write(path);
+        return writer.write(to);
     }
 
 private:

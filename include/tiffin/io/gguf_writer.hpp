@@ -91,25 +91,27 @@ public:
         return {};
     }
 
-    // Writes the file at `path`, replacing a regular file there, as safetensors_writer does. `progress` is told after
-    // each tensor how many bytes of how many are written.
-    // Errors: errc::file where the path cannot be written; errc::option for an alignment that is no power of two up
-    //   to 2^20. No file is left behind then, and an existing one stays as it was.
-    // Cost: one write of the data; no copy of it in memory. Not synced to the disk.
-    [[nodiscard]] status write(const std::filesystem::path& path,
-                               const std::function<void(std::size_t, std::size_t)>& progress = {}) const {
-        const auto plan = arrange(path.string());
-        if (!plan) return plan.failure();
-        auto file = detail::unfinished_file::begin(path);
+    using write_progress = std::function<void(std::size_t done, std::size_t bytes)>;
+    // Writes the file at `path`, as safetensors_writer does; `progress` is told after each tensor.
+    // Errors: errc::file, as there; errc::option for an alignment that is no power of two up to 2^20. Cost: as there.
+    [[nodiscard]] status write(const std::filesystem::path& path, const write_progress& progress = {}) const {
+        auto file = unfinished_file::begin(path);
         if (!file) return file.failure();
+        if (status s = write(*file, progress); !s) return s;
+        return file->finish();
+    }
+    // To an output begun before, which is left to be finished.
+    [[nodiscard]] status write(unfinished_file& to, const write_progress& progress = {}) const {
+        const auto plan = arrange(to.label());
+        if (!plan) return plan.failure();
         std::size_t done = 0;
         const auto to_file = [&](const void* data, std::size_t n) {
             done += n;
             if (n != 0 && progress) progress(done, plan->head.size() + plan->data_size);
-            return n == 0 || file->write(data, n);
+            return n == 0 || to.write(data, n);
         };
-        if (!put_all(*plan, to_file)) return file->cannot_write();
-        return file->finish();
+        if (!put_all(*plan, to_file)) return to.cannot_write();
+        return to.flush();
     }
     // Gives the bytes that `write` would write; `label` is what failures call them.
     // Errors: errc::option, as for `write`. Cost: one copy of the data.

@@ -74,15 +74,18 @@ public:
         return add(std::move(name), tensor_view{nullptr, type, sizes});
     }
 
-    // Writes the file at `path`, replacing a regular file there (the target, where it is a link).
-    // Takes the path; the bytes go to a new file tiffin.part<n> beside it that is then renamed, and has
-    // the mode bits of the file that it replaces.
-    // Errors: errc::file where the path cannot be written or is not a regular file, where a name or
-    // string is not UTF-8, a tensor has no data or the sizes overflow; errc::duplicate_tensor for a
-    // name given twice; errc::shape for rows that are no whole blocks of their format. No file is left
-    // behind then, and an existing one stays as it was.
+    // Writes the file at `path`, replacing a regular file there (the target, where it is a link) when all is
+    // written; or to the stream that is there (see unfinished_file).
+    // Errors: errc::file where the path cannot be written, where a name or string is not UTF-8, a tensor has
+    // no data or the sizes overflow; errc::duplicate_tensor for a name given twice; errc::shape for rows that
+    // are no whole blocks of their format. No file is left behind then, and an existing one stays as it was.
     // Cost: one write of the data; no copy of it in memory. Not synced to the disk.
     status write(const std::filesystem::path& path) const;
+
+    // Writes to an output that was begun before the work, so that it was known to be one. It is left to be
+    // finished: several outputs can be written before any of them has its name.
+    // Errors: as above.
+    status write(unfinished_file& to) const;
 
     // Gives the bytes that `write` would write.
     // Takes the name under which failures report them.
@@ -223,16 +226,20 @@ inline result<std::vector<std::byte>> safetensors_writer::to_bytes(std::string_v
 }
 
 inline status safetensors_writer::write(const std::filesystem::path& path) const {
-    const std::string label = path.string();
-    const result<layout> plan = arrange(label);
-    if (!plan) return plan.failure();
-    auto file = detail::unfinished_file::begin(path);
+    auto file = unfinished_file::begin(path);
     if (!file) return file.failure();
-    const auto to_file = [&](const void* data, std::size_t n) { return file->write(data, n); };
-    if (!to_file(plan->head.data(), plan->head.size())) return file->cannot_write();
-    for (const weights::entry* e : plan->order)
-        if (status s = put(*e, label, to_file); !s) return s;
+    if (status s = write(*file); !s) return s;
     return file->finish();
+}
+
+inline status safetensors_writer::write(unfinished_file& to) const {
+    const result<layout> plan = arrange(to.label());
+    if (!plan) return plan.failure();
+    const auto to_file = [&](const void* data, std::size_t n) { return to.write(data, n); };
+    if (!to_file(plan->head.data(), plan->head.size())) return to.cannot_write();
+    for (const weights::entry* e : plan->order)
+        if (status s = put(*e, to.label(), to_file); !s) return s;
+    return to.flush();
 }
 
 }  // namespace io

@@ -3,6 +3,7 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/io/output_place.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 
 #include <cerrno>
@@ -10,99 +11,161 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <system_error>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 TIFFIN_BEGIN
 namespace io {
-namespace detail {
 
-// A file under construction; removed again unless it has been finished.
+// An output under construction; gone again unless it has been finished. What every writer of files writes to.
+//
+// A regular file is made beside its place and renamed over what is there, whose mode bits it has from the first byte on:
+// what was private stays so meanwhile. It has no name until then where the file system can do that (O_TMPFILE), so
+// that nothing is left whatever ends the process; else it is tiffin.part<n>. A stream (see output_place) is written to
+// as it is, and what went there stays there.
 class unfinished_file {
 public:
-    // Begins the file that will be at `path`, in place of a regular file there (the target, where it is a
-    // link), whose mode bits it gets before the first byte: what was private stays so meanwhile. The bytes go
-    // to a new file tiffin.part<n> in the same folder, so that the last step is a renaming.
-    //
-    // Errors: errc::file where the path cannot be written or is not a regular file.
+    // Begins what will be at `path`. Errors: errc::file: those of output_place::of, and where the folder cannot be
+    // written.
     static result<unfinished_file> begin(const std::filesystem::path& path) {
-        using kinds = std::filesystem::file_type;
         unfinished_file made;
         made.label_ = path.string();
-        std::error_code error;
-        const std::filesystem::file_status there = std::filesystem::status(path, error);
-        if (there.type() == kinds::none) return made.refuse("the file cannot be reached: " + reason(error));
-        if (there.type() == kinds::directory) return made.refuse("this is a directory; it cannot be written");
-        const bool replaces = there.type() == kinds::regular;
-        // Renaming over a device such as /dev/null would replace the device itself.
-        if (there.type() != kinds::not_found && !replaces)
-            return made.refuse("this is not a regular file; it is not replaced");
-        made.target_ = replaces ? std::filesystem::canonical(path, error) : path;
-        if (replaces && error) return made.refuse("the file cannot be reached: " + reason(error));
-
-        for (int n = 0; n < 1000 && !made.stream_; ++n) {
-            // Not the target's name and more: that may be as long as names can be.
-            std::filesystem::path candidate =
-                made.target_.parent_path() / ("tiffin.part" + std::to_string(n));
-            // x: an existing file is never taken over, so two writers cannot share one.
-            made.stream_.reset(std::fopen(candidate.string().c_str(), "wbx"));
-            if (made.stream_)
-                made.path_ = std::move(candidate);
-            else if (errno != EEXIST)
-                return made.cannot_write();
-        }
-        if (!made.stream_)
+        auto place = output_place::of(path);
+        if (!place) return place.failure();
+        made.place_ = *std::move(place);
+        // A pipe is opened when it is written to, as that waits for who reads it.
+        if (made.place_.is_stream) return {std::move(made)};
+        const int opened = made.make();
+        if (opened < 0 && errno == EEXIST)
             return made.refuse(
                 "the file cannot be written: 1000 unfinished ones, tiffin.part0 on, lie beside it");
-        if (replaces) std::filesystem::permissions(made.path_, there.permissions(), error);
-        if (replaces && error) return made.refuse("the file's mode cannot be kept: " + reason(error));
+        if (opened < 0) return made.cannot_write();
+        if (!made.write_to(opened)) return made.cannot_write();
+        if (made.place_.is_there && ::fchmod(opened, made.place_.mode) != 0)
+            return made.refuse("the file's mode cannot be kept: " + detail::last_reason());
         return {std::move(made)};
     }
 
     unfinished_file(unfinished_file&& other) noexcept { *this = std::move(other); }
     unfinished_file& operator=(unfinished_file&& other) noexcept {
         std::swap(label_, other.label_);
-        std::swap(target_, other.target_);
+        std::swap(place_, other.place_);
         std::swap(path_, other.path_);
         std::swap(stream_, other.stream_);
         return *this;
     }
     ~unfinished_file() {
-        std::error_code ignored;
-        stream_.reset();
-        if (!path_.empty()) std::filesystem::remove(path_, ignored);
+        if (!path_.empty()) ::unlink(path_.c_str());
     }
 
-    // Appends bytes; false where the system refuses.
-    bool write(const void* data, std::size_t n) { return std::fwrite(data, 1, n, stream_.get()) == n; }
+    // The path as it was given; failures carry it as `where`.
+    [[nodiscard]] const std::string& label() const noexcept { return label_; }
+    [[nodiscard]] const output_place& place() const noexcept { return place_; }
 
-    // Gives the file its name. Errors: errc::file where its last bytes or its name cannot be written.
-    status finish() {
-        // Closing writes what is still buffered and so can fail like any write.
+    // Appends bytes; false where the system refuses.
+    bool write(const void* data, std::size_t n) {
+        if (!stream_ && !open_stream()) return false;
+        return std::fwrite(data, 1, n, stream_.get()) == n;
+    }
+    // All bytes are written. Errors: errc::file where the last of them cannot be.
+    status flush() {
+        if (!stream_ && !open_stream()) return cannot_write();
         if (std::fflush(stream_.get()) != 0) return cannot_write();
-        if (std::fclose(stream_.release()) != 0) return cannot_write();
-        std::error_code error;
-        std::filesystem::rename(path_, target_, error);
-        if (error) return refuse("the file cannot be renamed: " + reason(error));
+        // Closing may tell what the file system could not write. A stream's reader waits for it.
+        const int copy = place_.is_stream ? -1 : ::dup(::fileno(stream_.get()));
+        if (place_.is_stream ? std::fclose(stream_.release()) != 0 : copy < 0 || ::close(copy) != 0)
+            return cannot_write();
+        return {};
+    }
+    // Gives the file its name. Precondition: flush() has succeeded.
+    // Errors: errc::file where its name cannot be written.
+    status finish() {
+        if (place_.is_stream) return {};
+        const char* const target = place_.target.c_str();
+        if (path_.empty() && !place_.is_there && link_to(target)) return {};
+        // A name can be given to what has none, but only renaming takes another file's place.
+        if (path_.empty() && !first_free([&](const char* name) { return link_to(name); }))
+            return cannot_rename();
+        if (std::rename(path_.c_str(), target) != 0) return cannot_rename();
         path_.clear();
         return {};
     }
 
     // The failure of the system's call that has just failed.
     [[nodiscard]] failure cannot_write() const {
-        return refuse("the file cannot be written: " + last_reason());
+        return refuse("the file cannot be written: " + detail::last_reason());
     }
 
 private:
     unfinished_file() = default;
     [[nodiscard]] failure refuse(std::string what) const { return {errc::file, label_, std::move(what)}; }
+    [[nodiscard]] failure cannot_rename() const {
+        return refuse("the file cannot be renamed: " + detail::last_reason());
+    }
 
-    std::string label_;             // the path as it was given
-    std::filesystem::path target_;  // where the file will be
-    std::filesystem::path path_;    // where it is meanwhile; none before and after
-    stream_handle stream_;
+    // Sets path_ to the first tiffin.part<n> that `make` makes; it must leave EEXIST where there is such a file. Not
+    // the target's name and more: that may be as long as names can be.
+    template <class Make>
+    bool first_free(const Make& make) {
+        for (int n = 0; n < 1000; ++n) {
+            std::filesystem::path candidate =
+                place_.target.parent_path() / ("tiffin.part" + std::to_string(n));
+            if (make(candidate.c_str())) {
+                path_ = std::move(candidate);
+                return true;
+            }
+            if (errno != EEXIST) return false;
+        }
+        return false;
+    }
+    // A new file, without a name where that can be; its descriptor, or -1.
+    int make() {
+        constexpr ::mode_t usual = 0666;  // less what the process takes away
+        int opened = -1;
+#if defined(O_TMPFILE)
+        opened = ::open(place_.folder().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, usual);
+        if (opened >= 0 && ::access(name_of(opened).c_str(), F_OK) == 0) return opened;
+        if (opened >= 0) ::close(opened);  // it could get no name
+#endif
+        const bool found = first_free([&](const char* name) {
+            opened = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, usual);
+            return opened >= 0;
+        });
+        return found ? opened : -1;
+    }
+    static std::string name_of(int descriptor) {
+        return "/proc/self/fd/" + std::to_string(descriptor);
+    }
+    bool link_to(const char* name) const {
+        return ::linkat(AT_FDCWD, name_of(::fileno(stream_.get())).c_str(), AT_FDCWD, name,
+                        AT_SYMLINK_FOLLOW) == 0;
+    }
+    bool open_stream() {
+        if (!place_.is_stream) return false;
+        // A descriptor's copy writes where the descriptor does: behind what is there already.
+        const int opened = place_.descriptor >= 0
+                               ? ::fcntl(place_.descriptor, F_DUPFD_CLOEXEC, 0)
+                               : ::open(place_.target.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+        return opened >= 0 && write_to(opened);
+    }
+    // Takes a descriptor.
+    bool write_to(int opened) {
+        stream_.reset(::fdopen(opened, "wb"));
+        if (stream_) return true;
+        const int error = errno;
+        ::close(opened);
+        errno = error;
+        return false;
+    }
+
+    std::string label_;  // the path as it was given
+    output_place place_;
+    std::filesystem::path path_;  // where a file is meanwhile, if it has a name
+    detail::stream_handle stream_;
 };
 
-}  // namespace detail
 }  // namespace io
 TIFFIN_END
