@@ -37,7 +37,7 @@ struct arguments {
     std::optional<std::size_t> model_layer;
     std::string backend = "simd";
     std::optional<tiffin::dtype> weights;
-    tiffin::dtype tables = tiffin::dtype::f32;
+    std::optional<tiffin::dtype> tables;  // none: each as its file has it
     bool exact_activations = false;
     int threads = 1;
     std::int64_t batch = 0;
@@ -145,6 +145,11 @@ tiffin::result<inputs> read_inputs(const tiffin::io::safetensors_file& file, con
     return in;
 }
 
+// Rows are read where they lie: of a table of gigabytes no more than the tokens' own.
+tiffin::any_format tables_of(const arguments& args) {
+    return args.tables ? tiffin::any_format{*args.tables} : tiffin::kept_as_given;
+}
+
 // The layer of a model, on a backend of the host. Its weights are packed by `execute`.
 tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin::executor_ref execute) {
     const auto model = tiffin::io::model::open(args.model);
@@ -155,8 +160,8 @@ tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin
     if (args.backend == "eigen")
         return tiffin::io::open_layer(*model, *args.model_layer, tiffin::eigen{}, how);
     const auto weights = args.weights ? tiffin::any_format{*args.weights} : tiffin::kept_as_given;
-    return tiffin::io::open_layer(*model, *args.model_layer,
-                                  simd_of_any_format{weights, {args.tables}, {!args.exact_activations}}, how);
+    const simd_of_any_format backend{weights, tables_of(args), {!args.exact_activations}};
+    return tiffin::io::open_layer(*model, *args.model_layer, backend, how);
 }
 
 // OUTPUT and GRADIENTS by a backend that learns.
@@ -165,7 +170,7 @@ std::string run_gradients(const arguments& args, const Backend& backend,
                           const tiffin::executor_ref& execute) {
     using number = tiffin::training_number<Backend>;
     tiffin::io::unfinished_file output = begin_output(args.output), gradients = begin_output(args.gradients);
-    const auto file = tiffin::io::safetensors_file::open(args.layer);
+    const auto file = tiffin::io::safetensors_file::map(args.layer);
     if (!file) return file.failure().message();
     const auto given = tiffin::io::safetensors_file::open(args.input);
     if (!given) return given.failure().message();
@@ -195,7 +200,8 @@ std::string check_gradients(const arguments& args) {
     if (!args.model.empty()) return "--gradients: of a layer file; a model's layer has none";
     if (args.backend != "reference" && args.backend != "simd")
         return "--gradients: backend " + args.backend + " has none; reference and simd have";
-    if (args.weights.value_or(tiffin::dtype::f32) != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32)
+    if (args.weights.value_or(tiffin::dtype::f32) != tiffin::dtype::f32 ||
+        args.tables.value_or(tiffin::dtype::f32) != tiffin::dtype::f32)
         return "--gradients: weights and tables learn in f32";
     for (const auto& [name, path] : {std::pair{"LAYER", &args.layer}, std::pair{"INPUT", &args.input}})
         if (std::string wrong = overwritten(name, *path, args.gradients, "GRADIENTS"); !wrong.empty())
@@ -224,9 +230,10 @@ std::string run(arguments args) {
     if (!args.model.empty() && args.backend == "cuda")
         return "--backend cuda: layers of models run on the host";
     const tiffin::dtype weights = args.weights.value_or(tiffin::dtype::f32);
+    const tiffin::dtype tables = args.tables.value_or(tiffin::dtype::f32);
     if (args.backend == "cuda"
-            ? args.tables != tiffin::dtype::f32 && args.tables != weights
-            : args.backend != "simd" && (weights != tiffin::dtype::f32 || args.tables != tiffin::dtype::f32))
+            ? tables != tiffin::dtype::f32 && tables != weights
+            : args.backend != "simd" && (weights != tiffin::dtype::f32 || tables != tiffin::dtype::f32))
         return "--backend " + args.backend +
                (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
                                        : ": only simd keeps weights and tables in another format than f32");
@@ -245,7 +252,7 @@ std::string run(arguments args) {
         if (args.backend == "cuda") return open_layer_on_device(args.layer, weights);
 #endif
         return tiffin::io::open_layer(
-            args.layer, simd_of_any_format{{weights}, {args.tables}, {!args.exact_activations}});
+            args.layer, simd_of_any_format{{weights}, tables_of(args), {!args.exact_activations}});
     };
     const auto layer = open();
     if (!layer) return layer.failure().message();
@@ -334,7 +341,8 @@ int main(int argc, char** argv) {
         "--weights", args.weights,
         "Number format that simd keeps dense weights in, and cuda everything (default: f32; of a model\n"
         "the one of its file, or q8_0 where weights cannot be kept in that)");
-    add_format("--tables", args.tables, "Number format that simd keeps tables in (default: f32)");
+    add_format("--tables", args.tables,
+               "Number format that simd keeps tables in (default: the one of the file, read in place)");
     app.add_flag(
         "--f32-activations", args.exact_activations,
         "Multiply weights with activations as they are; else simd rounds them to q8_0 beside weights\n"

@@ -121,9 +121,10 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
     const bool dense = is_weight(kind);
     if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
     const number_format format = table ? format_of_table(formats, given.type) : formats.weights;
+    if (!format.is_given || format.type != given.type) return false;
+    // Rows are read at any alignment.
     const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
-    return format.is_given && format.type == given.type &&
-           reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
+    return table || reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
 }
 
 // Whether a tensor can be read as it is given, and kept in the format that a backend has for its kind.

@@ -17,8 +17,9 @@ TIFFIN_BEGIN
 
 // Numbers of one format. Given memory is read in place where its format and alignment are right,
 // and the caller keeps it alive; else it is converted once into memory of its own.
+// AnyAlignment: every alignment is right; who reads them must not mind.
 // Precondition: the last axis is a multiple of the format's block.
-template <format_policy Format>
+template <format_policy Format, bool AnyAlignment = false>
 class stored_numbers {
 public:
     using storage = typename Format::storage;
@@ -56,7 +57,8 @@ private:
     template <codec F>
     void hold(const tensor_view& given, std::size_t size) {
         using stored = typename F::storage;
-        const bool aligned = reinterpret_cast<std::uintptr_t>(given.data) % alignof(stored) == 0;
+        const bool aligned =
+            AnyAlignment || reinterpret_cast<std::uintptr_t>(given.data) % alignof(stored) == 0;
         if (is_stored_as<F>(given.type) && aligned)
             data_ = static_cast<const storage*>(given.data);
         else
@@ -88,5 +90,9 @@ private:
     dtype type_ = dtype::f32;
     aligned_buffer own_;
 };
+
+// Rows of tables: of files, too, in which they lie as they come.
+template <format_policy Format>
+using stored_rows = stored_numbers<Format, true>;
 
 TIFFIN_END

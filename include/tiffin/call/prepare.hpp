@@ -64,7 +64,7 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
 // Shapes: the tensors of tensors_needed(block, sizes) by name; their sizes must agree.
 // Lifetime: the memory of the tensors that the layer names in reads_in_place() must outlive it; all other
 //   given memory may be freed. Those are
-//     simd<W, T>   tables and pools given in the format T and aligned to its numbers;
+//     simd<W, T>   tables and pools given in the format T;
 //     eigen        these, and dense weights, banks and routers given so in f32;
 //     reference    every tensor;
 //     cuda<F>      tensors of more than one number that lie on the device in F.

@@ -24,13 +24,15 @@ result<any_layer> load_layer(std::shared_ptr<const safetensors_file> file, const
     return load_layer({file->metadata(), file->tensors(), file}, backend);
 }
 
-// Reads a layer file and prepares its block: for files whose kind is known only at run time.
-// Errors: those of safetensors_file::open and of load_layer, with the file's path before the rest.
+// Maps a layer file and prepares its block: for files whose kind is known only at run time. What the backend reads in
+// place (see prepare()), tables above all, stays in the file: of them no more is read than the rows that calls ask for.
+// Precondition: that of file_mapping, as long as the layer lives.
+// Errors: those of safetensors_file::map and of load_layer, with the file's path before the rest.
 //
 //     auto layer = tiffin::io::open_layer("layer.safetensors", tiffin::simd{});
 template <class Backend>
 result<any_layer> open_layer(const std::filesystem::path& path, const Backend& backend) {
-    auto file = safetensors_file::open(path);
+    auto file = safetensors_file::map(path);
     if (!file) return file.failure();
     auto shared = std::make_shared<const safetensors_file>(*std::move(file));
     auto loaded = load_layer(shared, backend);

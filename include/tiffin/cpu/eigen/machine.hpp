@@ -106,7 +106,7 @@ private:
 struct machine {
     using reg = float;
     using table_storage = float;
-    using table_numbers = stored_numbers<f32>;
+    using table_numbers = stored_rows<f32>;
     using activations = eigen_detail::activations;
     template <std::size_t Count>
     using products = eigen_detail::products<Count>;
@@ -130,7 +130,9 @@ struct machine {
     static float load(const float* from, std::size_t) noexcept { return *from; }
     static float load_aligned(const float* from) noexcept { return *from; }
     static float load_row(const float* row, dtype, std::size_t first, std::size_t) noexcept {
-        return row[first];
+        float number;
+        std::memcpy(&number, row + first, sizeof number);  // at any alignment
+        return number;
     }
     static void store(float from, float* to, std::size_t) noexcept { *to = from; }
     static float multiply_add(float a, float b, float c) noexcept { return a * b + c; }

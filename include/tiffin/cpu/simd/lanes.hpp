@@ -62,6 +62,14 @@ template <class Register>
 #endif
 }
 
+// from[i] at any alignment.
+template <class Storage>
+Storage stored_at(const Storage* from, std::size_t i) noexcept {
+    Storage stored;
+    std::memcpy(&stored, from + i, sizeof stored);
+    return stored;
+}
+
 // A register's worth of numbers at any alignment, decoded.
 template <codec Format, class Arch>
     requires(Format::block == 1)
@@ -90,7 +98,7 @@ noexcept {
 #endif
         {
             alignas(64) float part[width<Arch>];
-            for (std::size_t i = 0; i < width<Arch>; ++i) Format::decode(from[i], part + i);
+            for (std::size_t i = 0; i < width<Arch>; ++i) Format::decode(stored_at(from, i), part + i);
             return lanes<Arch>::load_aligned(part);
         }
     }
@@ -102,7 +110,7 @@ lanes<Arch> load(const typename Format::storage* from, std::size_t count) noexce
     if (count >= width<Arch>) [[likely]]
         return load_all<Format, Arch>(from);
     alignas(64) float part[width<Arch>] = {};
-    for (std::size_t i = 0; i < count; ++i) Format::decode(from[i], part + i);
+    for (std::size_t i = 0; i < count; ++i) Format::decode(stored_at(from, i), part + i);
     return lanes<Arch>::load_aligned(part);
 }
 

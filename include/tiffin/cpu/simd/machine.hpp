@@ -18,7 +18,7 @@ template <format_policy Weights, format_policy Tables, activation_format Activat
 struct machine {
     using reg = lanes<Arch>;
     using table_storage = typename Tables::storage;
-    using table_numbers = stored_numbers<Tables>;
+    using table_numbers = stored_rows<Tables>;
     using activations = simd_detail::activations;
     template <std::size_t Count>
     using products = simd_detail::products<Arch, Weights, Activations, Count>;
@@ -75,7 +75,7 @@ struct machine {
         return simd_detail::load<f32, Arch>(from, count);
     }
     static reg load_aligned(const float* from) noexcept { return reg::load_aligned(from); }
-    // A register of a table's row, from number `first` on; `type` where Tables is any_format.
+    // A register of a table's row, from number `first` on; `type` where Tables is any_format. At any alignment.
     static reg load_row(const table_storage* row, [[maybe_unused]] dtype type, std::size_t first,
                         std::size_t count) noexcept {
         if constexpr (codec<Tables>)

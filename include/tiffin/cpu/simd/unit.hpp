@@ -163,18 +163,28 @@ lanes<Arch> load_row(const typename Format::storage* row, std::size_t first, std
     if constexpr (Format::block == 1) {
         return load<Format, Arch>(row + first, count);
     } else {
-        const auto& block = row[first / Format::block];
         const std::size_t inside = first % Format::block;
+        // Blocks at any alignment: their scales are copied, their bytes have none.
+        [[maybe_unused]] const auto* const block =
+            reinterpret_cast<const std::byte*>(row) + first / Format::block * sizeof *row;
+        [[maybe_unused]] const auto f16_at = [=](std::size_t offset) {
+            std::uint16_t bits;
+            std::memcpy(&bits, block + offset, sizeof bits);
+            return f16_to_f32(bits);
+        };
+        using stored = typename Format::storage;
         if constexpr (std::same_as<Format, q8_0>) {
-            return lanes<Arch>(f16_to_f32(block.scale)) * widen<Arch>(block.values.data() + inside);
+            const auto* const values = reinterpret_cast<const std::int8_t*>(block + offsetof(stored, values));
+            return lanes<Arch>(f16_at(offsetof(stored, scale))) * widen<Arch>(values + inside);
         } else if constexpr (std::same_as<Format, q4_0> || std::same_as<Format, q4_1>) {
             constexpr int bias = std::same_as<Format, q4_0> ? 8 : 0;
-            const lanes<Arch> scale(f16_to_f32(block.scale));
-            const std::uint8_t* const pairs = block.pairs.data() + inside % 16;
+            const lanes<Arch> scale(f16_at(offsetof(stored, scale)));
+            const auto* const pairs =
+                reinterpret_cast<const std::uint8_t*>(block + offsetof(stored, pairs)) + inside % 16;
             const lanes<Arch> levels =
                 inside < 16 ? widen_nibbles<Arch, 0, bias>(pairs) : widen_nibbles<Arch, 4, bias>(pairs);
             if constexpr (std::same_as<Format, q4_1>)
-                return multiply_add<Arch>(scale, levels, lanes<Arch>(f16_to_f32(block.least)));
+                return multiply_add<Arch>(scale, levels, lanes<Arch>(f16_at(offsetof(stored, least))));
             else
                 return scale * levels;
         } else {
@@ -182,7 +192,7 @@ lanes<Arch> load_row(const typename Format::storage* row, std::size_t first, std
             std::array<float, Format::block> numbers;
             for (std::size_t done = 0; done < count;) {
                 const std::size_t from = (first + done) % Format::block;
-                Format::decode(row[(first + done) / Format::block], numbers.data());
+                Format::decode(stored_at(row, (first + done) / Format::block), numbers.data());
                 for (std::size_t i = from; i < Format::block && done < count; ++i) part[done++] = numbers[i];
             }
             return lanes<Arch>::load_aligned(part);
