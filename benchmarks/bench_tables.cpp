@@ -22,7 +22,9 @@
 #endif
 
 #include "../examples/support/number_range.hpp"
+#include "../examples/support/output.hpp"
 #include "../examples/support/progress_bar.hpp"
+#include "../examples/support/signals.hpp"
 #include "../examples/support/vocabulary.hpp"
 #include "machine.hpp"
 
@@ -67,18 +69,12 @@ double seconds_since(clock_type::time_point start) {
 }
 
 // Files that this program has made, gone with it.
-struct made_files {
-    std::vector<fs::path> paths;
-    ~made_files() {
-        std::error_code ignored;
-        for (const fs::path& path : paths) fs::remove(path, ignored);
-    }
-} files;
+std::list<temporary_file> files;
 
 // A table of f32 numbers in a file of its own.
 tiffin::table_location make_table(const std::string& name, std::size_t rows, std::size_t width) {
     const fs::path path = folder / ("tiffin_bench_" + name + ".safetensors");
-    files.paths.push_back(path);
+    files.emplace_back(path);
     progress_bar bar;
     tiffin::io::safetensors_writer writer;
     writer.add("table", tiffin::dtype::f32, {rows, width},
@@ -170,8 +166,8 @@ way threads_reading(int flags, std::size_t count) {
 
 bool reads_around_cache() {
     const fs::path path = folder / "tiffin_bench_around";
-    files.paths.push_back(path);
-    std::ofstream(path) << "a file";
+    files.emplace_back(path);
+    write_text(path, "a file");
     return tiffin::io::open_file::open(path, O_DIRECT).ok();
 }
 
@@ -545,6 +541,7 @@ void add_cache(const std::string& name) {
 int main(int argc, char** argv) {
     std::size_t d_model = 2048, d_ff = 8192;
     benchmark::Initialize(&argc, argv);
+    watch_signals();
     for (int i = 1; i < argc; ++i) {
         const std::string_view flag = argv[i];
         if (flag.starts_with("--folder=")) {

@@ -10,6 +10,7 @@
 #include "../support/command_line.hpp"
 #include "../support/distinct_files.hpp"
 #include "../support/layer_files.hpp"
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
 #include "gguf_model.hpp"
 #include "model_file.hpp"
@@ -94,7 +95,7 @@ public:
         at->second.conservativeResize(at->second.rows() + values.rows(), Eigen::NoChange);
         at->second.bottomRows(values.rows()) = values;
     }
-    void write(const std::string& path, std::span<const std::int32_t> ids) const {
+    void write(tiffin::io::unfinished_file to, std::span<const std::int32_t> ids) const {
         const std::vector<std::int64_t> wide(ids.begin(), ids.end());
         tiffin::io::safetensors_writer writer;
         writer.add("token_ids", {wide.data(), tiffin::dtype::i64, {wide.size()}});
@@ -103,7 +104,8 @@ public:
                        {values.data(),
                         tiffin::dtype::f32,
                         {static_cast<std::size_t>(values.rows()), static_cast<std::size_t>(values.cols())}});
-        writer.write(path).or_throw();
+        writer.write(to).or_throw();
+        to.finish().or_throw();
     }
 
 private:
@@ -133,6 +135,8 @@ void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& 
         throw std::runtime_error("the prompt's " + count_of(ids.size(), "token") + " and " +
                                  std::to_string(args.tokens) + " more are beyond the model's context of " +
                                  std::to_string(model.context()));
+    std::optional<tiffin::io::unfinished_file> dump_file;
+    if (!args.dump.empty()) dump_file = begin_output(args.dump);
     model.begin(ids.size() + args.tokens);
     layer_dump dump;
     const stopwatch prompt_time;
@@ -145,7 +149,7 @@ void continue_prompt(const arguments& args, gguf_model& model, const tokenizer& 
     const double prompt_seconds = prompt_time.seconds();
     if (!args.dump.empty()) {
         dump.take("logits", logits);
-        dump.write(args.dump, ids);
+        dump.write(*std::move(dump_file), ids);
     }
 
     std::fwrite(args.prompt.data(), 1, args.prompt.size(), stdout);
@@ -210,8 +214,12 @@ void print_perplexity(const arguments& args, gguf_model& model, const tokenizer&
 std::string run(const arguments& args) {
     if (args.prompt.empty() == args.text.empty()) return "give one of --prompt and --perplexity";
     if (!args.dump.empty() && args.prompt.empty()) return "--dump-layers needs --prompt";
-    if (std::string wrong = overwritten("MODEL", args.model, args.dump); !args.dump.empty() && !wrong.empty())
-        return wrong;
+    if (!args.dump.empty()) {
+        std::string wrong = overwrites_model("MODEL", args.model, args.dump);
+        if (wrong.empty() && !args.side.empty()) wrong = overwritten("--side-file", args.side, args.dump);
+        if (!wrong.empty()) return wrong;
+        check_output(args.dump);
+    }
     if (args.backend != "simd" && args.weights)
         return "--backend " + args.backend + ": only simd keeps weights in another format than f32";
     tiffin::thread_team team(args.threads);

@@ -1,5 +1,6 @@
 #include "lab.hpp"
 
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
 
 #include <tiffin/io/safetensors.hpp>
@@ -106,12 +107,10 @@ void lab::train(finished_run& made, const fs::path& folder) {
     const std::size_t every = std::max<std::size_t>(made.options.steps / 10, 1);
     // The curve first: what it has more than the checkpoint is left out when they are read.
     const auto save = [&] {
-        const fs::path unfinished = log.string() + ".new";
-        std::ofstream to(unfinished);
+        std::ostringstream to;
         to.precision(17);
         for (const auto& [tokens, loss] : made.curve) to << tokens << ',' << loss << '\n';
-        if (!to.flush()) throw std::runtime_error(unfinished.string() + " cannot be written");
-        fs::rename(unfinished, log);
+        write_text(log, to.str());
         run->save(made.checkpoint, text_hash_);
     };
     const auto begin = std::chrono::steady_clock::now();

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "../support/command_line.hpp"
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
 #include "../train/corpus.hpp"
 #include "claims.hpp"
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -68,12 +68,6 @@ std::string joined(const std::vector<std::string>& cells, const char* between) {
     return line;
 }
 
-void write(const fs::path& path, const std::string& text) {
-    std::ofstream to(path);
-    to << text;
-    if (!to.flush()) throw std::runtime_error(path.string() + " cannot be written");
-}
-
 // claim.<n>.<name>.md: question, table, remarks; .csv: its curves.
 void write_answer(const claim& of, const claim_table& table, const arguments& args, double seconds) {
     const std::string name = "claim." + std::to_string(of.number) + "." + of.name;
@@ -88,14 +82,14 @@ void write_answer(const claim& of, const claim_table& table, const arguments& ar
     page += "\nCommit " + args.commit + ", `" + args.command + "`; " + time + ".\n";
     std::fputs(("\n" + page).c_str(), stdout);
     std::fflush(stdout);
-    write(args.out / (name + ".md"), page);
+    write_text(args.out / (name + ".md"), page);
     std::string csv = "curve,\"" + table.x_axis + "\",\"" + table.y_axis + "\",deviation," +
                       (table.x_is_logarithmic ? "logarithmic" : "linear") + "\n";
     for (const auto& curve : table.curves)
         for (const auto& p : curve.points)
             csv += "\"" + curve.name + "\"," + text_of(p.x, 3) + "," + text_of(p.y, 6) + "," +
                    text_of(p.spread, 6) + ",\n";
-    if (!table.curves.empty()) write(args.out / (name + ".csv"), csv);
+    if (!table.curves.empty()) write_text(args.out / (name + ".csv"), csv);
 }
 
 lab_text read_text(const arguments& args, const run_options& base) {

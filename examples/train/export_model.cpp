@@ -1,11 +1,11 @@
 #include "export_model.hpp"
 
+#include "../support/output.hpp"
+
 #include <tiffin/io/safetensors_writer.hpp>
 
 #include <nlohmann/json.hpp>
 
-#include <fstream>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -76,7 +76,5 @@ void export_model(const language_model& model, const std::filesystem::path& fold
                                 {"rope_theta", 10000.0},
                                 {"tie_word_embeddings", true},
                                 {"vocab_size", sizes.ffn.vocabulary}};
-    std::ofstream file(folder / "config.json");
-    file << config.dump(2) << '\n';
-    if (!file.flush()) throw std::runtime_error((folder / "config.json").string() + " cannot be written");
+    write_text(folder / "config.json", config.dump(2) + "\n");
 }

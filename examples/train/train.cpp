@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "../support/command_line.hpp"
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
 #include "corpus.hpp"
 #include "export_model.hpp"
@@ -120,7 +121,7 @@ void keep_log(const fs::path& path, std::uint64_t steps) {
         if (first || std::strtoull(line.c_str(), nullptr, 10) <= steps) kept += line + "\n";
     old.close();
     if (kept.empty()) kept = "step,tokens,loss,router_loss,gradient_norm,rate,held_out\n";
-    std::ofstream(path) << kept;
+    write_text(path, kept);
 }
 
 void train(const arguments& given) {
@@ -179,8 +180,7 @@ void train(const arguments& given) {
     if (!args.out.empty()) {
         fs::create_directories(args.out);
         keep_log(args.out / "log.csv", run.steps_done());
-        log.open(args.out / "log.csv", std::ios::app);
-        if (!log) throw std::runtime_error((args.out / "log.csv").string() + " cannot be written");
+        log = append_to(args.out / "log.csv");
     }
     std::signal(SIGINT, ask_to_stop);
     std::signal(SIGTERM, ask_to_stop);

@@ -13,6 +13,7 @@
 #include "../support/command_line.hpp"
 #include "../support/distinct_files.hpp"
 #include "../support/layer_files.hpp"
+#include "../support/output.hpp"
 #include "../support/progress_bar.hpp"
 #include "../train/corpus.hpp"
 #include "model_tail.hpp"
@@ -22,7 +23,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -198,10 +198,7 @@ void learn(const arguments& args, const prepared_text& text, model_tail& tail, t
 void write_texts(const fs::path& folder, std::span<prepared_text* const> texts) {
     fs::create_directories(folder);
     for (const prepared_text* t : texts) {
-        std::ofstream to(folder / (t->name + ".txt"), std::ios::binary);
-        to << t->text;
-        if (!to.flush())
-            throw std::runtime_error((folder / (t->name + ".txt")).string() + " cannot be written");
+        write_text(folder / (t->name + ".txt"), t->text);
     }
 }
 
@@ -215,7 +212,9 @@ std::vector<document> read_shown(const std::vector<fs::path>& from) {
 }
 
 std::string run(const arguments& args) {
-    if (std::string wrong = overwritten("MODEL", args.model, args.out.string()); !wrong.empty()) return wrong;
+    if (std::string wrong = overwrites_model("MODEL", args.model, args.out.string()); !wrong.empty())
+        return wrong;
+    check_output(args.out);
     const stopwatch time;
     tiffin::thread_team team(args.threads);
     model_file file(args.model);
