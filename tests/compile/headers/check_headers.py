@@ -62,7 +62,7 @@ BRINGS = {
     "set": "set multiset", "span": "as_bytes as_writable_bytes dynamic_extent span",
     "sstream": "istringstream ostringstream stringstream", "stdexcept": "invalid_argument logic_error runtime_error",
     "string": "erase_if stoul string to_string getline char_traits", "string_view": "string_view",
-    "system_error": "errc error_code generic_category system_category system_error", "thread": "thread this_thread",
+    "system_error": "errc error_code generic_category make_error_code system_category system_error", "thread": "thread this_thread",
     "tuple": "apply ignore make_tuple tie tuple tuple_cat", "typeinfo": "type_info",
     "type_traits": "add_const_t conditional_t decay_t enable_if_t false_type integral_constant invoke_result_t "
                    "is_arithmetic_v is_base_of_v is_constructible_v is_const_v is_convertible_v is_empty_v is_enum_v "
