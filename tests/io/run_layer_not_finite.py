@@ -71,8 +71,14 @@ class NotFinite(RefusalTest):
         route = np.frombuffer(raw["route"], "<i8").reshape(case.route[0].shape) if case.route else None
         return np.frombuffer(raw["y"], "<f4").reshape(case.outputs["y"].v.shape), route
 
-    def same_bits(self, what, one, other, tokens):
-        self.assertEqual(one[tokens].tobytes(), other[tokens].tobytes(), "%s: other tokens have changed" % what)
+    def unchanged(self, backend, what, one, other, tokens):
+        """To the bit; but for eigen, whose sums depend on how many tokens an expert gets, and another token's NaN changes that: some
+        hundred roundings of 2^-24."""
+        if backend == "eigen":
+            near = np.allclose(one[tokens], other[tokens], rtol=0, atol=1e-5 * np.abs(other[tokens]).max(), equal_nan=True)
+            self.assertTrue(near, "%s: other tokens have changed" % what)
+        else:
+            self.assertEqual(one[tokens].tobytes(), other[tokens].tobytes(), "%s: other tokens have changed" % what)
 
     def test_inputs(self):
         others = [t for t in range(T) if t != STRANGE]
@@ -86,7 +92,7 @@ class NotFinite(RefusalTest):
                         width = case.inputs[name][0].shape[1]
                         given = {name: (changed(case.inputs[name][0], STRANGE * width + width // 2, bad), "F32")}
                         y, _ = self.runs(case, backend, inputs=given)
-                        self.same_bits(what, y, sound, others)
+                        self.unchanged(backend, what, y, sound, others)
                         if np.isnan(bad):
                             # NaN where the formula has it: everywhere, but in what does not read this input
                             expected = Layer(case.tensors, case.metadata).run(dict(case.inputs, **given))[0].v
@@ -104,7 +110,7 @@ class NotFinite(RefusalTest):
         for weights in ("f32", "bf16", "f16", "q8_0", "q4_0"):
             sound, y = (self.runs(case, "simd", inputs=i, flags=("--weights", weights))[0] for i in ({}, {"x": (x, "F32")}))
             self.assertTrue(np.isnan(y[STRANGE]).all(), weights)
-            self.same_bits(weights, y, sound, [t for t in range(T) if t != STRANGE])
+            self.unchanged(backend, weights, y, sound, [t for t in range(T) if t != STRANGE])
 
     def test_rows_of_tables(self):
         """A row that is not finite reaches those who read it."""
@@ -127,5 +133,5 @@ class NotFinite(RefusalTest):
                         continue  # an id of no rows
                     y, _ = self.runs(case, backend, tensors={name: (changed(a, slice(row, row + 1), np.nan), "F32")})
                     what = "[%s] %s, NaN in row %d of %s" % (backend, case, row, name)
-                    self.same_bits(what, y, sound, ~readers)
+                    self.unchanged(backend, what, y, sound, ~readers)
                     self.assertTrue(np.isnan(y[readers]).all(), what)

@@ -117,12 +117,11 @@ inline result<json_object> read_json(const std::filesystem::path& path, const st
     json_check check;
     if (!nlohmann::json::sax_parse(text, &check)) {
         const std::size_t before = std::min(check.wrong_at, text.size());
-        return refuse(
-            " cannot be read as JSON in its line ",
-            1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
-            check.wrong_at >= text.size() ? ", where it ends, near " : ", near ",
-            tiffin::detail::in_quotes(check.last),
-            check.last.starts_with('/') || check.last.starts_with('#') ? "; JSON has no comments" : "");
+        return refuse(" cannot be read as JSON in its line ",
+                      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
+                      check.wrong_at >= text.size() ? ", where it ends, near " : ", near ",
+                      tiffin::detail::in_quotes(check.last),
+                      check.last.ends_with('/') || check.last.ends_with('#') ? "; JSON has no comments" : "");
     }
     json_object made{nlohmann::json::parse(text, nullptr, false), check.twice};
     if (!made.value.is_object()) return refuse(" is no JSON object");
