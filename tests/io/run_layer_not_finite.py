@@ -75,7 +75,7 @@ class NotFinite(RefusalTest):
         """To the bit; but for eigen, whose sums depend on how many tokens an expert gets, and another token's NaN changes that: some
         hundred roundings of 2^-24."""
         if backend == "eigen":
-            near = np.allclose(one[tokens], other[tokens], rtol=0, atol=1e-5 * np.abs(other[tokens]).max(), equal_nan=True)
+            near = np.allclose(one[tokens], other[tokens], rtol=0, atol=1e-5 * np.abs(other[tokens]).max(initial=0), equal_nan=True)
             self.assertTrue(near, "%s: other tokens have changed" % what)
         else:
             self.assertEqual(one[tokens].tobytes(), other[tokens].tobytes(), "%s: other tokens have changed" % what)
@@ -110,7 +110,7 @@ class NotFinite(RefusalTest):
         for weights in ("f32", "bf16", "f16", "q8_0", "q4_0"):
             sound, y = (self.runs(case, "simd", inputs=i, flags=("--weights", weights))[0] for i in ({}, {"x": (x, "F32")}))
             self.assertTrue(np.isnan(y[STRANGE]).all(), weights)
-            self.unchanged(backend, weights, y, sound, [t for t in range(T) if t != STRANGE])
+            self.unchanged("simd", weights, y, sound, [t for t in range(T) if t != STRANGE])
 
     def test_rows_of_tables(self):
         """A row that is not finite reaches those who read it."""
