@@ -34,11 +34,11 @@ private:
     std::atomic<std::uint64_t> sum_{0};
 };
 
-// Whether `execute` ran each of n tasks once. One that does not exist is not run. A single one is run here.
+// Whether `execute` ran each of n tasks once. One that does not exist is not run.
 // Cost: an atomic addition a task; none where there is only one.
 inline bool ran_each_once(const executor_ref& execute, std::size_t n, const task_ref& task) {
     if (n < 2) {
-        serially(n, task);
+        execute(n, task);  // which hands a single one to nobody
         return true;
     }
     done_marks ran;
