@@ -8,7 +8,7 @@
 #           about at least one, and asserts all there is to assert of each.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
 # O0        not optimised: it runs for a second as it is, and takes a minute or more to optimise.
-# O1        at -O1 in the small form too, as unoptimised it runs for minutes.
+#        at -O1 in the small form too, as unoptimised it runs for minutes.
 # O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
 #           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
 #           The others are compiled at -O1 in the form `full`: dozens of compositions and their oracles take
@@ -81,24 +81,24 @@ tiffin_suite(engine/conformance_custom
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
                    engine/view.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources
-             HEAVY LEARNS O1
+             HEAVY LEARNS
              TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             HEAVY LEARNS_SMALL O1 DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
-             HEAVY LEARNS O1 DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
                    block/modulated.hpp block/on_residual.hpp block/parallel.hpp engine/chain.hpp)
 tiffin_suite(engine/conformance_routed
-             HEAVY LEARNS_SMALL O1 THREADS DEVICE NVCC_LONG
+             HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
                    cpu/mixture.hpp cpu/router.hpp)
 
 tiffin_suite(engine/conformance_relatives
-             HEAVY LEARNS O1 DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp cpu/row_router.hpp
                    source/dot_gated.hpp source/mean_of_terms.hpp)

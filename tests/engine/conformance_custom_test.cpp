@@ -173,7 +173,7 @@ TEST_CASE("conformance: a norm written for plain numbers") {
 // The kernel at other register widths: what an older machine runs.
 TEST_CASE("conformance: narrower registers") {
     using block = ffn<gate<silu>, sum<dense, token_embedding>, multiply, project<rms>>;
-    tiffin_test::composition what = tiffin_test::compose_readable<block>("narrower registers");
+    tiffin_test::composition what = tiffin_test::compose<block>("narrower registers");
     what.contenders.clear();
 #    if XSIMD_WITH_SSE2
     what.contenders.push_back(tiffin_test::make_contender("sse2", order::as_written, block{},

@@ -126,10 +126,6 @@ template <class Block>
 composition compose_on_both(std::string name, const Block& block = {}) {
     return compose(std::move(name), block);
 }
-template <class Block>
-composition compose_readable(std::string name, const Block& block = {}) {
-    return compose(std::move(name), block);
-}
 #else
 // `simd` promises the order of its additions; Eigen chooses one by the sizes.
 template <class Block>
@@ -147,15 +143,6 @@ composition compose(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
             {make_contender("simd", order::as_written, block, tiffin::simd{})},
-            {}};
-}
-
-// `eigen` alone: quicker to compile where the composition is what is tested.
-template <class Block>
-composition compose_readable(std::string name, const Block& block = {}) {
-    return {std::move(name),
-            tensors_wanted(block),
-            {make_contender("eigen", order::any, block, tiffin::eigen{})},
             {}};
 }
 #endif

@@ -160,10 +160,21 @@ std::vector<float> run_case(const tiffin::any_layer& layer, const conformance_ca
     return y;
 }
 
+// The tokens whose outputs are compared: all; in the small form the first and the last, as the bounds take more time
+// than all that the sanitizers are to see.
+bool is_compared(std::size_t token, std::size_t tokens) {
+#if defined(TIFFIN_TEST_SMALL)
+    return token == 0 || token + 1 == tokens;
+#else
+    return token < tokens;
+#endif
+}
+
 comparison_result compare(const std::vector<float>& y, const std::vector<expectation>& wanted,
                           std::size_t width) {
     comparison_result result;
     for (std::size_t i = 0; i < y.size(); ++i) {
+        if (!is_compared(i / width, y.size() / width)) continue;
         const expectation& w = wanted[i];
         const bool finite = std::isfinite(w.low) && std::isfinite(w.high) && w.nan == nan_result::never;
         const bool infinite = w.low == w.high && std::isinf(w.low) && w.nan == nan_result::never;
@@ -188,7 +199,7 @@ std::vector<expectation> expect_all(const oracle& expected, const std::vector<fl
                                     const std::vector<std::int32_t>& ids, std::size_t width) {
     std::vector<expectation> wanted(x.size());
     for (std::size_t t = 0; t < ids.size(); ++t)
-        expected(x.data() + t * width, ids[t], wanted.data() + t * width);
+        if (is_compared(t, ids.size())) expected(x.data() + t * width, ids[t], wanted.data() + t * width);
     return wanted;
 }
 
@@ -294,7 +305,8 @@ void check_conformance(const composition& what) {
         const std::vector<float> y = run_case(what.reference(tensors.given()), c, x, ids);
         std::size_t different = 0;
         for (std::size_t i = 0; i < y.size(); ++i)
-            different += y[i] == static_cast<float>(wanted[i].value) ? 0u : 1u;
+            if (is_compared(i / c.sizes.d_model, c.tokens))
+                different += y[i] == static_cast<float>(wanted[i].value) ? 0u : 1u;
         CHECK(different == 0);
     }
     CHECK_MESSAGE(uncertain * 20 < outputs, uncertain, " of ", outputs);
@@ -322,8 +334,13 @@ void check_special_values(const composition& what) {
     std::map<std::string, tiffin::tensor_kind> kinds;
     for (const tiffin::named_tensor& one : what.tensors(c.sizes)) kinds[one.name] = one.tensor.kind;
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    for (const float special :
-         {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 150.0f, -150.0f, 1e-40f, 3e38f}) {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+#if defined(TIFFIN_TEST_SMALL)
+    constexpr float specials[] = {nan, infinity};
+#else
+    constexpr float specials[] = {nan, infinity, -infinity, 150.0f, -150.0f, 1e-40f, 3e38f};
+#endif
+    for (const float special : specials) {
         const tensor_set plain(what.tensors, {c.sizes, {}, {}, ~0u, 19});
         for (const std::size_t i : {std::size_t{0}, 3 * c.sizes.d_model - 1}) {
             std::vector<float> x = random_rows(c.tokens, c.sizes.d_model, 23);

@@ -43,7 +43,7 @@ struct composition {
 
 // The exact gradient alone: quicker to compile where the composition is what is tested.
 template <class Block>
-composition compose_readable(std::string name, const Block& block = {}) {
+composition compose(std::string name, const Block& block = {}) {
     const auto evaluate = [=](const tiffin::weights& given) -> double_oracle {
         tiffin::binding bound =
             tiffin::bind_weights(block, given, {.formats = {{}, {}, {}, true, tiffin::in_place::everything}})
@@ -65,14 +65,10 @@ composition compose_readable(std::string name, const Block& block = {}) {
             {},
             {}};
 }
-template <class Block>
-composition compose(std::string name, const Block& block = {}) {
-    return compose_readable(std::move(name), block);
-}
 // Also on `simd`, against numbers that know their error: one composition of a kind is enough for that.
 template <class Block>
 composition compose_on_both(std::string name, const Block& block = {}) {
-    composition what = compose_readable(std::move(name), block);
+    composition what = compose(std::move(name), block);
     what.bound = [=](const tiffin::weights& given, const tiffin::training_options<bounded>& options) {
         return tiffin::prepare_training(block, given, tiffin::reference<bounded>{}, options);
     };

@@ -15,12 +15,12 @@ import unittest
 REPRODUCE, PLOT = sys.argv[1:3]
 
 
-def command(out, *more, scale="minute"):
-    return [REPRODUCE, "--scale", scale, "--threads", "1", "--out", str(out), *more]
+def command(out, *more, scale="minute", steps=6):
+    return [REPRODUCE, "--scale", scale, "--steps", str(steps), "--threads", "1", "--out", str(out), *more]
 
 
-def reproduce(out, *more, **scale):
-    return subprocess.run(command(out, *more, **scale), capture_output=True, text=True, timeout=300)
+def reproduce(out, *more, **how):
+    return subprocess.run(command(out, *more, **how), capture_output=True, text=True, timeout=300)
 
 
 def answers(out):
@@ -56,9 +56,9 @@ class Claims(unittest.TestCase):
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertNotIn("  held-out loss", again.stdout)
         self.assertEqual(answers(self.out), first)
-        others = reproduce(self.out, "--seeds", "2", "--claim", "2", "--steps", "20")
+        others = reproduce(self.out, "--seeds", "2", "--claim", "2", steps=5)
         self.assertEqual(others.returncode, 1)
-        self.assertIn("was trained with steps 24, not 20", others.stdout)
+        self.assertIn("was trained with steps 6, not 5", others.stdout)
         self.assertIn("claims not answered: 2", others.stderr)
         text = self.out / "other"
         text.mkdir()
