@@ -144,9 +144,12 @@ tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hp
 # ---- the reference ----
 tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
 
+# ---- compositions as data ----
+tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
+
 # ---- binding: what is refused, in which words ----
 tiffin_suite(bind/errors O0
-             TESTS bind/bind_weights.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
+             TESTS bind/bind_weights.hpp bind/bind_plan.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
                    call/call_checks.hpp error.hpp)
 tiffin_suite(bind/errors_routed O0 TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
 tiffin_suite(bind/preparation THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
@@ -218,7 +221,7 @@ tiffin_suite(train_example/corpus)
 tiffin_suite(train_example/text_batches)
 
 # ---- accounts ----
-tiffin_suite(analysis/cost O0 TESTS grammar/tensors_needed.hpp)
+tiffin_suite(analysis/cost O0 TESTS plan/tensors_needed.hpp)
 tiffin_suite(analysis/cost_layers TESTS analysis/cost.hpp)
 tiffin_suite(analysis/balance)
 tiffin_suite(analysis/balanced_map)

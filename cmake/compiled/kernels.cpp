@@ -1,6 +1,7 @@
-// The kernels of all formats, and what a call does before it reaches them (see tiffin/compiled.hpp).
+// The kernels of all formats, what binds weights, and what a call does before it reaches the kernels (see tiffin/compiled.hpp).
 #define TIFFIN_COMPILED_KERNELS_HERE_
 #define TIFFIN_COMPILED_EXTERN_
+#include <tiffin/bind/bind_plan.hpp>
 #include <tiffin/call/run_layer.hpp>
 #include <tiffin/compiled.hpp>
 #include <tiffin/cpu/simd/simd.hpp>

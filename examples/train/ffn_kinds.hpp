@@ -3,7 +3,7 @@
 
 #include <tiffin/analysis/cost.hpp>
 #include <tiffin/analysis/initialise_block.hpp>
-#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/train/simd.hpp>
 
 #include <cstddef>

@@ -44,7 +44,7 @@
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/fusion/multiply.hpp>
 #include <tiffin/grammar/concepts.hpp>
-#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>

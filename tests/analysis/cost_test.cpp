@@ -1,8 +1,9 @@
 // The accounting gives the published figures, and counts the operations that are really made.
+#include <tiffin/analysis/cost.hpp>
+
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
 #include <tiffin/activation/sigmoid.hpp>
-#include <tiffin/analysis/cost.hpp>
 #include <tiffin/bind/bind_weights.hpp>
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/layers.hpp>

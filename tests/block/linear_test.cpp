@@ -1,7 +1,8 @@
 // One product of any width: against a sum in double, and what calls of it are told.
+#include <tiffin/block/linear.hpp>
+
 #include <tiffin/analysis/cost.hpp>
 #include <tiffin/block/branch.hpp>
-#include <tiffin/block/linear.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/simd.hpp>

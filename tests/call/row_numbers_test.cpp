@@ -1,7 +1,8 @@
 // Layers whose rows are chosen, by ranges or by keys, from tables that are not in memory: to the bit what tables in
 // memory give.
-#include <tiffin/call/prepare.hpp>
 #include <tiffin/call/row_numbers.hpp>
+
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/call/token_router.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/simd.hpp>

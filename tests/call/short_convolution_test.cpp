@@ -1,6 +1,7 @@
 // The convolution over a sequence: against sums over whole sequences, in any pieces, many sequences at once, undone.
-#include <tiffin/call/row_history.hpp>
 #include <tiffin/call/short_convolution.hpp>
+
+#include <tiffin/call/row_history.hpp>
 
 #include "support/doctest.hpp"
 #include "support/executors.hpp"

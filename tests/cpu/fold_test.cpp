@@ -1,6 +1,7 @@
 // Folding: the folded layer gives what the layer gave, to the bit, and nothing is folded twice.
-#include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/fold.hpp>
+
+#include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/layers.hpp>

@@ -1,11 +1,12 @@
 // Executors that do not keep their word: one that leaves a task out, or runs one in place of another, is an error of the
 // call, of the preparation, of the step; no memory is read that no task has written, and the next call is right.
+#include <tiffin/executor/checked_executor.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/call/short_convolution.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/fold.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/executor/checked_executor.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/table/row_file.hpp>

@@ -1,7 +1,8 @@
 // The executor of the caller's threads: every task once, whoever comes late, and the same numbers as on one thread.
+#include <tiffin/executor/thread_gang.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/executor/thread_gang.hpp>
 #include <tiffin/layers.hpp>
 
 #include "support/doctest.hpp"

@@ -1,7 +1,8 @@
 // The executor of its own threads: every task once, whoever calls, and the same numbers as on one thread.
+#include <tiffin/executor/thread_team.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/layers.hpp>
 
 #include "executor/in_child.hpp"

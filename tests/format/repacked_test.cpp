@@ -1,8 +1,9 @@
 // Blocks that become blocks of another format: exactly where that is promised, within two roundings of scales where
 // those are rounded; and layers whose weights are kept as they are given.
+#include <tiffin/format/repacked.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/format/repacked.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 

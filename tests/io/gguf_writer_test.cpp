@@ -1,6 +1,7 @@
 // GGUF files written: the bytes of a file put together from the specification, and what readers make of them.
-#include <tiffin/io/gguf.hpp>
 #include <tiffin/io/gguf_writer.hpp>
+
+#include <tiffin/io/gguf.hpp>
 
 #include "support/doctest.hpp"
 #include "support/gguf_bytes.hpp"

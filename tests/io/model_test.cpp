@@ -1,6 +1,7 @@
 // Models: the formats that weights are kept in, layers that outlive the model, weights packed by several threads.
-#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
+
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/reference/reference.hpp>
 
 #include "support/doctest.hpp"

@@ -1,7 +1,8 @@
 // Side files: the blocks that they put around a model's, and what is wrong with them.
+#include <tiffin/io/side_file.hpp>
+
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
-#include <tiffin/io/side_file.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 

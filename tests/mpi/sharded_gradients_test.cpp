@@ -1,8 +1,8 @@
 // Training over 1, 2 and 4 ranks: a table by ids, a pool by ids and by experts; losses as on one rank, to rounding.
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/mpi/sharded_gradients.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/train/adamw.hpp>
 #include <tiffin/train/simd.hpp>
 

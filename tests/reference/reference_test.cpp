@@ -1,10 +1,11 @@
 // The reference, which every other test builds upon, against loops written from docs/layers.md alone.
+#include <tiffin/reference/reference.hpp>
+
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/fusion/add.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/norm/rms.hpp>
-#include <tiffin/reference/reference.hpp>
 #include <tiffin/scalar.hpp>
 #include <tiffin/source/named.hpp>
 

@@ -1,10 +1,11 @@
 // A layer behind the type-erased handle is the layer: values, sizes, errors and lifetime.
+#include <tiffin/runtime/any_layer.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
-#include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/view.hpp>
 
 #include "support/doctest.hpp"

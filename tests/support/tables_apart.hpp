@@ -1,7 +1,7 @@
 // A block's tables in memory, and the same rows as they come with each call.
 #pragma once
 
-#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>

@@ -1,7 +1,7 @@
 // Random tensors for a block: any sizes, number formats and alignments.
 #pragma once
 
-#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/tensor.hpp>
 
 #include "support/random.hpp"

@@ -1,7 +1,8 @@
 // Edits of a table: spans (docs/layers.md#table-edits), views over views, and that nothing stored changes.
+#include <tiffin/table/edits.hpp>
+
 #include <tiffin/table/any_id_rows.hpp>
 #include <tiffin/table/cached_rows.hpp>
-#include <tiffin/table/edits.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 

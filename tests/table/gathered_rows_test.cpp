@@ -1,4 +1,6 @@
 // Layers whose tables' rows come with each call: to the bit what the tables in memory give.
+#include <tiffin/table/gathered_rows.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
@@ -6,7 +8,6 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/table/edits.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 
 #include "support/doctest.hpp"

@@ -1,9 +1,10 @@
 // Rows by the last ids: the two published hashes against their formulas in wider arithmetic, many sequences in one call,
 // what is taken back, and what is wrong.
+#include <tiffin/table/ngram_addresses.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/table/ngram_addresses.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 

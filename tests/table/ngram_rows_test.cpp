@@ -1,6 +1,7 @@
 // The rows of several tables side by side: by addresses, from one store or many, read before they are wanted.
-#include <tiffin/table/ngram_addresses.hpp>
 #include <tiffin/table/ngram_rows.hpp>
+
+#include <tiffin/table/ngram_addresses.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"

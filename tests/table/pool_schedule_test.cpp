@@ -1,10 +1,11 @@
 // MoRT as its paper deploys it: routes first, then the chosen rows alone, mixed, and applied layers later.
+#include <tiffin/table/pool_schedule.hpp>
+
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/call/token_router.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
-#include <tiffin/table/pool_schedule.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"

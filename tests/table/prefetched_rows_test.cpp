@@ -1,7 +1,8 @@
 // The two calls, and the schedule of a stack: what is read when, and that rows are always those asked for.
+#include <tiffin/table/prefetched_rows.hpp>
+
 #include <tiffin/table/cached_rows.hpp>
 #include <tiffin/table/edits.hpp>
-#include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_schedule.hpp>
 #include <tiffin/table/row_store.hpp>
 

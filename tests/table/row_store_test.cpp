@@ -1,8 +1,9 @@
 // Stores of rows: what they read, in every format, and what they refuse.
+#include <tiffin/table/row_store.hpp>
+
 #include <tiffin/table/cached_rows.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
-#include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
 #include "support/tensor_set.hpp"

@@ -1,7 +1,8 @@
 // Rows in a file that are written: what is read of them, and what is left of them by a run that ends at any
 // moment, by one that the system refuses something, and by a machine that ends.
-#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/table/writable_rows.hpp>
+
+#include <tiffin/executor/thread_team.hpp>
 
 #include "executor/in_child.hpp"
 #include "support/doctest.hpp"

@@ -1,7 +1,8 @@
 // The loss of a language model and its gradient against the formula in long double and central differences, in all
 // sizes, and what becomes of infinity and NaN.
-#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/train/cross_entropy.hpp>
+
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/train/reference.hpp>
 #include <tiffin/train/simd.hpp>
 

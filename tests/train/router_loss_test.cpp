@@ -1,9 +1,10 @@
 // Losses on a router's logits: their values against analysis/balance.hpp and the formulas in long double, their gradients
 // against central differences, alone and through a mixture that learns.
+#include <tiffin/train/router_loss.hpp>
+
 #include <tiffin/analysis/balance.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/train/reference.hpp>
-#include <tiffin/train/router_loss.hpp>
 
 #include "support/doctest.hpp"
 #include "support/gradients.hpp"

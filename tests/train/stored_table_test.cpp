@@ -1,10 +1,11 @@
 // A table in a file learns as one in memory does, to the bit, and goes back to its last commit.
+#include <tiffin/train/stored_table.hpp>
+
 #include <tiffin/cpu/simd/simd.hpp>
-#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/train/adamw.hpp>
 #include <tiffin/train/simd.hpp>
-#include <tiffin/train/stored_table.hpp>
 
 #include "support/doctest.hpp"
 #include "support/random.hpp"

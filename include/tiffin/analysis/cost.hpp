@@ -1,11 +1,10 @@
 // What a composition costs, derived from its tensors and formulas.
 #pragma once
 
-#include <tiffin/grammar/tensors_needed.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 
 #include <cstddef>
 #include <string_view>
-#include <type_traits>
 
 TIFFIN_BEGIN
 
@@ -60,15 +59,12 @@ constexpr void add_tensor(const sized_tensor& t, bool with_optional, block_cost&
 
 // FLOPs that a block spends per token outside its matrix products: each formula at every feature of its row;
 // in a mixture, the chosen experts' rows times their weights, added up.
-template <block_policy Block>
-constexpr double elementwise_cost(const Block& block, const block_shape& sizes) {
+constexpr double elementwise_cost(const plan_node& block, const block_shape& sizes) {
     double total = 0;
     sized_walk<no_prefix> walk;
-    walk.visit_sources(block, walk.whole(block, sizes, {}), [&](const auto& source, const auto& at) {
-        using source_type = std::remove_cvref_t<decltype(source)>;
-        double flops = 0;
-        if constexpr (requires { source.flops(); }) flops += source.flops();
-        if constexpr (has_role<source_type, mixture_role>)
+    walk.visit_sources(block, walk.whole(block, sizes, {}), [&](const plan_node& source, const auto& at) {
+        double flops = source.flops;
+        if (source.kind->role == node_role::mixture)
             flops += 2 * static_cast<double>(choices_of(source, *at.sizes));
         total += flops * static_cast<double>(at.width) * at.share;
     });
@@ -81,8 +77,7 @@ constexpr double elementwise_cost(const Block& block, const block_shape& sizes) 
 // Source: docs/layers.md#cost.
 //
 //     cost<stem>({.d_model = 2048, .d_ff = 8192, .vocab = 128256}).matrix_flops_per_token
-template <block_policy Block>
-constexpr block_cost cost(const block_shape& shape, const Block& block = {}, bool with_optional = false) {
+constexpr block_cost cost(const block_shape& shape, const plan_node& block, bool with_optional = false) {
     block_cost total;
     visit_tensors(block, shape, detail::no_prefix{},
                   [&](const auto&, std::string_view, std::string_view, const sized_tensor& t) {
@@ -90,6 +85,10 @@ constexpr block_cost cost(const block_shape& shape, const Block& block = {}, boo
                   });
     total.elementwise_flops_per_token += detail::elementwise_cost(block, shape);
     return total;
+}
+template <block_policy Block>
+constexpr block_cost cost(const block_shape& shape, const Block& block = {}, bool with_optional = false) {
+    return cost(shape, lower(block), with_optional);
 }
 
 // Matrix FLOPs per token of an attention layer with equal heads over a context of `context` tokens:

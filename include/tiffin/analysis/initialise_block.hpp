@@ -3,8 +3,8 @@
 
 #include <tiffin/analysis/initialise.hpp>
 #include <tiffin/error.hpp>
-#include <tiffin/grammar/tensors_needed.hpp>
 #include <tiffin/named_memory.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -69,9 +69,8 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 // Numerics: those of fill_normal; the values depend on the seed and on the tensor's whole name, and on nothing else.
 // Errors: errc::option for 0 layers, errc::missing_tensor for a required tensor without memory, errc::shape; found before
 //   anything is written. Source: docs/layers.md#initialisers.
-template <block_policy Block>
-status initialise(const Block& block, const block_shape& sizes, const named_memory<float>& to,
-                  const initial_values& how, const std::string& prefix = {}) {
+inline status initialise(const plan_node& block, const block_shape& sizes, const named_memory<float>& to,
+                         const initial_values& how, const std::string& prefix = {}) {
     if (how.layers == 0)
         return failure(errc::option, "layers", "is 0; it has no default: it counts the layers of the model");
     status checked;
@@ -107,6 +106,11 @@ status initialise(const Block& block, const block_shape& sizes, const named_memo
                                       detail::seed_of(name, how.seed));
                   });
     return {};
+}
+template <block_policy Block>
+status initialise(const Block& block, const block_shape& sizes, const named_memory<float>& to,
+                  const initial_values& how, const std::string& prefix = {}) {
+    return initialise(lower(block), sizes, to, how, prefix);
 }
 
 TIFFIN_END

@@ -3,7 +3,6 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
-#include <tiffin/grammar/concepts.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -88,10 +87,9 @@ inline std::size_t longest_range(const tensor_view& checked) {
     return static_cast<std::size_t>(most);
 }
 
-// `wanted`: the tensors of the source.
-template <row_router Router>
-status check_rows([[maybe_unused]] const Router& router, std::span<const wanted_tensor> wanted,
-                  std::span<const tensor_view> tensors, [[maybe_unused]] const std::string& prefix) {
+// `wanted`: the tensors of a source whose router chooses rows.
+inline status check_rows(const plan_node& source, std::span<const wanted_tensor> wanted,
+                         std::span<const tensor_view> tensors, const std::string& prefix) {
     constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
     row_tensors of(wanted, tensors);
     // A router by itself: whatever table it may be of.
@@ -99,23 +97,18 @@ status check_rows([[maybe_unused]] const Router& router, std::span<const wanted_
     if (of.rows.view.shape[0] > most)
         return failure(errc::shape, of.rows.name, "has ", of.rows.view.shape[0],
                        " rows; a choice is a number of 31 bits");
-    if constexpr (key_router<Router>) {
-        if (status s = check_keys(router.top_k, of, prefix); !s) return s;
-        return of.rows.name.empty() ? status{} : check_key_rows(of);
-    } else {
+    if (source.kind->router == router_kind::ranges)
         return check_ranges(of.ranges.view, of.ranges.name, of.rows.view.shape[0]);
-    }
+    if (status s = check_keys(source.top_k, of, prefix); !s) return s;
+    return of.rows.name.empty() ? status{} : check_key_rows(of);
 }
 
 // Counts the choices of a source whose tensors were checked, and tells `needs` that its gathered tables have a row for each.
-template <row_router Router>
-void settle_choices([[maybe_unused]] const Router& router, std::span<const wanted_tensor> wanted,
-                    bound_node& source, call_needs& needs) {
+inline void settle_choices(const plan_node& node, std::span<const wanted_tensor> wanted, bound_node& source,
+                           call_needs& needs) {
     const row_tensors of(wanted, source.tensors);
-    if constexpr (key_router<Router>)
-        source.choices = of.keys.view.shape[0] / 2 * router.top_k;
-    else
-        source.choices = longest_range(of.ranges.view);
+    source.choices = node.kind->router == router_kind::keys ? of.keys.view.shape[0] / 2 * node.top_k
+                                                            : longest_range(of.ranges.view);
     for (std::size_t i = 0; i < wanted.size(); ++i)
         for (gathered_table& table : needs.gathered)
             if (has_row_per_choice(wanted[i].kind) && table.number == source.tensors[i].gathered)

@@ -3,7 +3,7 @@
 
 #include <tiffin/bind/sizes.hpp>
 #include <tiffin/error.hpp>
-#include <tiffin/grammar/concepts.hpp>
+#include <tiffin/plan/lower.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <array>
@@ -68,34 +68,40 @@ inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
     return narrow;
 }
 
-// Whether a router can pick as many of these experts as it wants.
-template <learned_router Router>
-status check_top_k(const Router& router, std::size_t experts, const std::string& prefix) {
-    const std::size_t picks = choices_among(router, experts);
-    if (picks != 0 && picks <= experts) return {};
-    return failure(errc::option, prefix + "top_k", "is ", picks, "; there are ", experts, " experts");
-}
-
-// The experts that a router picks for a token. `wanted`: the tensors of its source.
-template <router_policy Router>
-std::size_t route_choices([[maybe_unused]] const Router& router, std::span<const wanted_tensor> wanted,
-                          std::span<const tensor_view> tensors) {
+// The experts that a source's router picks for a token. `wanted`: the tensors of the source.
+inline std::size_t route_choices(const plan_node& source, std::span<const wanted_tensor> wanted,
+                                 std::span<const tensor_view> tensors) {
+    const bool learned = source.kind->router == router_kind::learned;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-        if constexpr (learned_router<Router>) {
-            if (wanted[i].kind == tensor_kind::logits) return choices_among(router, tensors[i].shape[0]);
-        } else {
-            if (wanted[i].kind == tensor_kind::route_map)
-                return tensors[i].shape.rank() == 2 ? tensors[i].shape[1] : 1;
-        }
+        if (learned && wanted[i].kind == tensor_kind::logits)
+            return source.choices_among(tensors[i].shape[0]);
+        if (!learned && wanted[i].kind == tensor_kind::route_map)
+            return tensors[i].shape.rank() == 2 ? tensors[i].shape[1] : 1;
     }
     return 0;
 }
 
-// Whether every route that the router can take leads to an expert. `wanted`: the tensors of its source.
+// Whether every expert that a map names for a token is one, and another than those before it.
+inline status check_map(const tensor_view& map, const std::string& name, std::size_t choices,
+                        std::size_t experts) {
+    for (std::size_t i = 0; i < map.shape.elements(); ++i) {
+        const std::int64_t expert = load_integer(map, i);
+        if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
+            return failure(errc::option, name, "number ", i, " is ", expert, "; there are ", experts,
+                           " experts");
+        for (std::size_t j = i - i % choices; j < i; ++j)
+            if (load_integer(map, j) == expert)
+                return failure(errc::option, name, "numbers ", j, " and ", i, ", of one token, are both ",
+                               expert);
+    }
+    return {};
+}
+
+// Whether every route that a source's router can take leads to an expert. `wanted`: the tensors of the source.
 // `blocks`: experts that are blocks given by name, where the source itself has none.
-template <router_policy Router>
-status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
-                    std::span<const tensor_view> tensors, const std::string& prefix, std::size_t blocks) {
+inline status check_routes(const plan_node& source, std::span<const wanted_tensor> wanted,
+                           std::span<const tensor_view> tensors, const std::string& prefix,
+                           std::size_t blocks) {
     std::size_t experts = blocks, weight = 0, map = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
         const tensor_kind kind = wanted[i].kind;
@@ -105,27 +111,15 @@ status check_routes(const Router& router, std::span<const wanted_tensor> wanted,
             kind == tensor_kind::low_rank_out)
             experts = tensors[i].shape[0];
     }
-    if constexpr (learned_router<Router>) {
-        if (experts == 0) experts = tensors[weight].shape[0];  // a router by itself
-        if (tensors[weight].shape[0] != experts)
-            return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
-                           " for ", experts, " experts");
-        return check_top_k(router, experts, prefix);
-    } else {
-        const tensor_view& given = tensors[map];
-        const std::size_t choices = route_choices(router, wanted, tensors);
-        for (std::size_t i = 0; i < given.shape.elements(); ++i) {
-            const std::int64_t expert = load_integer(given, i);
-            if (expert < 0 || static_cast<std::uint64_t>(expert) >= experts)
-                return failure(errc::option, wanted[map].name, "number ", i, " is ", expert, "; there are ",
-                               experts, " experts");
-            for (std::size_t j = i - i % choices; j < i; ++j)
-                if (load_integer(given, j) == expert)
-                    return failure(errc::option, wanted[map].name, "numbers ", j, " and ", i,
-                                   ", of one token, are both ", expert);
-        }
-    }
-    return {};
+    if (source.kind->router != router_kind::learned)
+        return check_map(tensors[map], wanted[map].name, route_choices(source, wanted, tensors), experts);
+    if (experts == 0) experts = tensors[weight].shape[0];  // a router by itself
+    if (tensors[weight].shape[0] != experts)
+        return failure(errc::shape, wanted[weight].name, "has shape ", to_string(tensors[weight].shape),
+                       " for ", experts, " experts");
+    const std::size_t picks = source.choices_among(experts);
+    if (picks != 0 && picks <= experts) return {};
+    return failure(errc::option, prefix + "top_k", "is ", picks, "; there are ", experts, " experts");
 }
 
 // One more than the largest n among the names "<prefix><n>.".

@@ -79,7 +79,7 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     at.prefix = prefix;
     at.width = from.sizes().fresh("width", prefix);
     bound_node bound;
-    if (status s = from.bind(source, at, bound); !s) return s.failure();
+    if (status s = from.bind(lower(source), at, bound); !s) return s.failure();
     if (status s = from.settle(bound); !s) return s.failure();
     if (!from.needs().gathered.empty())
         return failure(errc::option, from.needs().gathered[0].name,

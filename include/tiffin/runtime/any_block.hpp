@@ -85,7 +85,7 @@ private:
     struct holder final : erased {
         explicit holder(const Block& b) : block(b) {}
         status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const override {
-            return from.bind(block, at, to);
+            return from.bind(lower(block), at, to);
         }
         [[nodiscard]] std::unique_ptr<const typename target::rows> make_rows(
             [[maybe_unused]] const bound_node& bound,

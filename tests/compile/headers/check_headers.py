@@ -67,7 +67,7 @@ BRINGS = {
     "type_traits": "add_const_t conditional_t decay_t enable_if_t false_type integral_constant invoke_result_t "
                    "is_arithmetic_v is_base_of_v is_constructible_v is_const_v is_convertible_v is_empty_v is_enum_v "
                    "is_floating_point_v is_integral_v is_invocable_r_v is_invocable_v is_nothrow_default_constructible_v "
-                   "is_pointer_v is_same_v is_signed_v is_trivially_copyable_v is_unsigned_v is_void_v "
+                   "is_lvalue_reference_v is_pointer_v is_same_v is_signed_v is_trivially_copyable_v is_unsigned_v is_void_v "
                    "remove_const_t remove_cv_t remove_cvref_t remove_pointer_t remove_reference_t true_type "
                    "type_identity type_identity_t underlying_type_t make_unsigned_t bool_constant "
                    "is_nothrow_move_constructible_v is_default_constructible_v is_copy_constructible_v common_type_t",

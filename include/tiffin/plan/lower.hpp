@@ -1,0 +1,72 @@
+// A composition as data: a tree of nodes with the values that its sources hold. What walks over it is compiled once.
+#pragma once
+
+#include <tiffin/grammar/node_kind.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+// A source of a composition. It points at the source it was made of, which it must not outlive.
+struct plan_node {
+    static constexpr std::size_t as_given = ~std::size_t{0};
+
+    const detail::node_kind* kind = nullptr;
+    const void* source = nullptr;
+    double flops = 0;       // of its formula, per feature of its row
+    std::size_t top_k = 0;  // of its router, if that has one
+    std::vector<plan_node> parts{};
+    std::size_t repetitions = 0;        // of numbered parts; as_given: as many as tensors are given for
+    std::vector<plan_node> repeated{};  // these parts, or the one that all of them are
+
+    [[nodiscard]] constexpr const plan_node& repeated_part(std::size_t i) const noexcept {
+        return repeated[repetitions == as_given ? 0 : i];
+    }
+    // The experts that its router picks for a token of so many; the width of a map and the heads of product keys are
+    // not the router's to say.
+    [[nodiscard]] constexpr std::size_t choices_among(std::size_t experts) const noexcept {
+        return top_k == every_expert ? experts : top_k;
+    }
+};
+
+// The nodes of a source and all its parts.
+// Errors: none; what is wrong with a composition is found by its type, and with its options by binding.
+// Cost: two short vectors per source.
+template <source_policy S>
+constexpr plan_node lower(const S& source) {
+    plan_node node{&detail::kind_of<S>, std::addressof(source)};
+    if constexpr (requires { source.flops(); }) node.flops = source.flops();
+    if constexpr (routing_source<S>)
+        if constexpr (requires { source.router.top_k; }) node.top_k = source.router.top_k;
+    if constexpr (composite_source<S>) {
+        const auto& parts = source.parts();
+        static_assert(
+            std::is_lvalue_reference_v<decltype(source.parts())> ||
+                []<class... Parts>(std::type_identity<std::tuple<Parts...>>) {
+                    return (... && std::is_lvalue_reference_v<Parts>);
+                }(std::type_identity<std::remove_cvref_t<decltype(parts)>>{}),
+            "tiffin: parts() returns copies of the parts: write std::tuple<const Part&...>");
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            (node.parts.push_back(lower(std::get<I>(parts))), ...);
+        }
+        (part_indices<S>{});
+    }
+    if constexpr (repeating_source<S>) {
+        if constexpr (requires { source.repetitions(); }) {
+            node.repetitions = source.repetitions();
+            for (std::size_t i = 0; i < node.repetitions; ++i)
+                node.repeated.push_back(lower(source.repeated(i)));
+        } else {
+            node.repetitions = plan_node::as_given;
+            node.repeated.push_back(lower(source.repeated(0)));
+        }
+    }
+    return node;
+}
+
+TIFFIN_END
