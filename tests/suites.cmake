@@ -152,7 +152,7 @@ tiffin_suite(bind/errors O0
              TESTS bind/bind_weights.hpp bind/bind_plan.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
                    call/call_checks.hpp error.hpp)
 tiffin_suite(bind/errors_routed O0 TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
-tiffin_suite(bind/preparation THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
+tiffin_suite(bind/preparation HEAVY THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
 tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
 
 # ---- layers and calls ----

@@ -102,7 +102,11 @@ TEST_CASE("preparation: by several threads it is the same to the bit, and it is 
 }
 
 TEST_CASE("preparation: weights of every format that files have are packed as their numbers are") {
+#if defined(TIFFIN_TEST_SMALL)
+    constexpr std::size_t d = 768, f = 3 * 32;
+#else
     constexpr std::size_t d = 768, f = 11 * 32;
+#endif
     for (const dtype type : formats) {
         INFO(name_of(type));
         const auto up = noise(type, f * d);
