@@ -5,8 +5,8 @@
 //                                            ratio of their matrix products; `over_flops`, the one over the other
 #include <tiffin/analysis/cost.hpp>
 #include <tiffin/executor/openmp.hpp>
-#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/train/simd.hpp>
 
 #include "../examples/support/number_range.hpp"

@@ -44,7 +44,6 @@
 #include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/fusion/multiply.hpp>
 #include <tiffin/grammar/concepts.hpp>
-#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
@@ -55,6 +54,7 @@
 #include <tiffin/norm/rms_cast_first.hpp>
 #include <tiffin/norm/rms_one_plus.hpp>
 #include <tiffin/norm/unweighted.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/router/any_router.hpp>
 #include <tiffin/router/gated_rows.hpp>
