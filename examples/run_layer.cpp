@@ -249,7 +249,7 @@ std::string run(arguments args) {
         if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
         if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
 #if defined(TIFFIN_EXAMPLE_CUDA)
-        if (args.backend == "cuda") return open_layer_on_device(args.layer, weights);
+        if (args.backend == "cuda") return tiffin::io::open_layer(args.layer, device_backend{weights});
 #endif
         return tiffin::io::open_layer(
             args.layer, simd_of_any_format{{weights}, tables_of(args), {!args.exact_activations}});

@@ -1,15 +1,17 @@
+// Reads no JSON: nvcc 13 cannot compile nlohmann/json 3.11.2.
 #include "layer_files_on_device.hpp"
 
 #include <tiffin/cuda.hpp>
-#include <tiffin/io/layer_file.hpp>
 
-tiffin::result<tiffin::any_layer> open_layer_on_device(const std::filesystem::path& path,
-                                                       tiffin::dtype format) {
-    switch (format) {
-        case tiffin::dtype::f32: return tiffin::io::open_layer(path, tiffin::cuda_from_host<>{});
-        case tiffin::dtype::bf16: return tiffin::io::open_layer(path, tiffin::cuda_from_host<tiffin::bf16>{});
+template <>
+tiffin::result<tiffin::any_layer> tiffin::io::load_layer(const tiffin::io::described_layer& given,
+                                                         const device_backend& backend,
+                                                         const tiffin::prepare_options& options) {
+    switch (backend.format) {
+        case dtype::f32: return load_layer(given, cuda_from_host<>{}, options);
+        case dtype::bf16: return load_layer(given, cuda_from_host<bf16>{}, options);
         default:
-            return tiffin::failure(tiffin::errc::option, "--weights",
-                                   std::string(name_of(format)) + ": the device keeps F32 or BF16");
+            return failure(errc::option, "--weights",
+                           std::string(name_of(backend.format)) + ": the device keeps F32 or BF16");
     }
 }

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <tiffin/dtype.hpp>
-#include <tiffin/error.hpp>
-#include <tiffin/runtime/any_layer.hpp>
+#include <tiffin/io/described_layer.hpp>
 
-#include <filesystem>
+// The device behind the interface of the CPU's backends; `format`, f32 or bf16, is what it keeps weights, tables and
+// activations in.
+struct device_backend {
+    tiffin::dtype format;
+};
 
-// `format`: f32 or bf16, in which the device keeps weights, tables and activations.
-tiffin::result<tiffin::any_layer> open_layer_on_device(const std::filesystem::path& path,
-                                                       tiffin::dtype format);
+template <>
+tiffin::result<tiffin::any_layer> tiffin::io::load_layer(const tiffin::io::described_layer& given,
+                                                         const device_backend& backend,
+                                                         const tiffin::prepare_options& options);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <vector>
 
 TIFFIN_BEGIN
 
@@ -70,11 +71,15 @@ inline status check_range(const tensor_view& given, const std::string& name, con
 
 // Numbers that decide which rows or experts a token gets are finite: one that is not would be chosen, or passed over,
 // without a word. A selection bias may be infinite: its expert is always picked first, or last.
-inline status check_deciding(tensor_kind kind, const tensor_view& given, const std::string& name) {
+inline status check_deciding(tensor_kind kind, tensor_view given, const std::string& name,
+                             const number_formats& formats) {
     const bool bias = kind == tensor_kind::selection_bias;
     if (!bias && kind != tensor_kind::logits && kind != tensor_kind::query &&
         kind != tensor_kind::query_bias && kind != tensor_kind::half_keys)
         return {};
+    std::vector<std::byte> memory;
+    if (formats.bring != nullptr)
+        if (status s = formats.bring(given, memory, name); !s) return s;
     for (std::size_t i = 0; i < given.shape.elements(); ++i) {
         double number = 0;
         if (given.type == dtype::f64)
@@ -138,7 +143,7 @@ inline status check_format(tensor_kind kind, const tensor_view& given, const std
         if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;
         if (status s = check_scales(given, name); !s) return s;
     }
-    if (status s = check_deciding(kind, given, name); !s) return s;
+    if (status s = check_deciding(kind, given, name, formats); !s) return s;
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
     if (!dense && !holds_rows(kind)) return {};
     const number_format format =

@@ -128,10 +128,8 @@ auto chain_at(const S& s, const bound_node& bound, const source_sizes& sizes,
         return chain<Target, S>(s, bound, sizes, how);
     } else {
         constexpr std::size_t part = []<std::size_t... I>(std::index_sequence<I...>) {
-            std::size_t holds = 0;
-            static_cast<void>(
-                ((last_chain_of<part_of<S, I>, First + part_offset<S, I>()>() == Slot ? holds = I : 0), ...));
-            return holds;
+            return (std::size_t{0} + ... +
+                    (last_chain_of<part_of<S, I>, First + part_offset<S, I>()>() == Slot ? I : 0));
         }
         (part_indices<S>{});
         return chain_at<Target, Slot, First + part_offset<S, part>()>(std::get<part>(s.parts()),

@@ -1,6 +1,7 @@
 // A number format that is known only at run time.
 #pragma once
 
+#include <tiffin/error.hpp>
 #include <tiffin/format/bf16.hpp>
 #include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
@@ -14,9 +15,13 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 TIFFIN_BEGIN
+
+struct tensor_view;
 
 // One of the formats above, chosen with a backend: simd<any_format, any_format>{{dtype::bf16},
 // {dtype::q8_0}}. Numerics: those of the format chosen: sums of products to the bit; in a formula the
@@ -93,6 +98,8 @@ struct number_formats {
     number_format activations;
     bool any_table = false;  // tables are read in whatever format they have
     in_place reads = in_place::tables;
+    // Where weights may lie in memory that the host cannot read: copies the numbers of such a tensor to `memory`.
+    status (*bring)(tensor_view& given, std::vector<std::byte>& memory, const std::string& name) = nullptr;
 };
 
 template <class Format>

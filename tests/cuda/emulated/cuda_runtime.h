@@ -38,6 +38,7 @@ enum cudaError_t {
     cudaErrorInvalidDevicePointer,
     cudaErrorNotSupported,
     cudaErrorStreamCaptureUnsupported,
+    cudaErrorStreamCaptureInvalidated,
     cudaErrorInvalidResourceHandle,
     cudaErrorHostMemoryAlreadyRegistered,
     cudaErrorStreamCaptureIsolation,
@@ -51,6 +52,7 @@ inline const char* cudaGetErrorName(cudaError_t code) {
                                             "cudaErrorInvalidDevicePointer",
                                             "cudaErrorNotSupported",
                                             "cudaErrorStreamCaptureUnsupported",
+                                            "cudaErrorStreamCaptureInvalidated",
                                             "cudaErrorInvalidResourceHandle",
                                             "cudaErrorHostMemoryAlreadyRegistered",
                                             "cudaErrorStreamCaptureIsolation",
@@ -79,6 +81,8 @@ struct device_state {
     std::size_t blas_products = 0;
 };
 device_state& device();
+// Reads the device's memory as it is now: nothing that waits on a stream runs before.
+void look_into(void* to, const void* from, std::size_t bytes);
 void run_waiting();
 void run_block(unsigned threads, const work& thread);
 // Puts work on a stream: into its graph while that is captured.

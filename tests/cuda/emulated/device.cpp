@@ -1,6 +1,7 @@
 // The device of cuda_runtime.h: its memory, what waits on it, and the fibers of a block.
 #include "cuda_runtime.h"
 
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <csetjmp>
 
@@ -22,6 +23,7 @@
 #    endif
 #endif
 #if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+#    include <sanitizer/asan_interface.h>
 #    include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -29,6 +31,7 @@ namespace emulated {
 
 struct graph {
     std::vector<work> all;
+    bool invalidated = false;  // by a question that no stream answers while it is captured
 };
 struct item {
     unsigned long long turn;  // when it was put there, of all streams' items
@@ -60,6 +63,28 @@ unsigned long long turn = 0;
 stream default_stream;
 std::set<stream*> streams{&default_stream};
 
+// The device's memory is pages of their own, which the host can reach only while it plays the device: a program that
+// reads them without a copy ends as on a real one.
+constexpr std::size_t page_bytes = 4096;
+std::size_t whole_pages(std::size_t bytes) {
+    return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+unsigned playing = 0;
+void let_reach(int protection) {
+    for (const auto& [at, there] : allocations)
+        mprotect(reinterpret_cast<void*>(at), whole_pages(there.bytes), protection);
+}
+struct device_plays {
+    device_plays() {
+        if (playing++ == 0) let_reach(PROT_READ | PROT_WRITE);
+    }
+    ~device_plays() {
+        if (--playing == 0) let_reach(PROT_NONE);
+    }
+    device_plays(const device_plays&) = delete;
+    device_plays& operator=(const device_plays&) = delete;
+};
+
 // The range that an address lies in, or null.
 const memory* find(const std::map<std::uintptr_t, memory>& all, const void* data) {
     const auto at = reinterpret_cast<std::uintptr_t>(data);
@@ -72,6 +97,8 @@ const memory* find(const std::map<std::uintptr_t, memory>& all, const void* data
 // Runs what is on a stream up to a turn, and before each of it what it waits for by being on the default
 // stream or on one that this waits for.
 void run_until(stream& on, unsigned long long last) {
+    if (on.waiting.empty() || on.waiting.front().turn > last) return;
+    const device_plays now_it;
     while (!on.waiting.empty() && on.waiting.front().turn <= last) {
         const item first = std::move(on.waiting.front());
         on.waiting.pop_front();
@@ -187,6 +214,10 @@ void wait(barrier& at, unsigned wanted()) {
 device_state& device() {
     return state;
 }
+void look_into(void* to, const void* from, std::size_t bytes) {
+    const device_plays now_it;
+    std::memcpy(to, from, bytes);
+}
 
 void block_barrier() {
     wait(now.all, [] { return now.threads - now.finished; });
@@ -236,8 +267,16 @@ void run_waiting() {
     for (stream* const one : streams) run_until(*one, turn);
 }
 
+bool is_captured(const stream* on) {
+    return on != nullptr && on->capturing != nullptr;
+}
+cudaError_t invalidate(const stream* on) {
+    on->capturing->invalidated = true;
+    return cudaErrorStreamCaptureUnsupported;
+}
+
 void enqueue(stream* on, work one) {
-    if (on != nullptr && on->capturing != nullptr)
+    if (is_captured(on))
         on->capturing->all.push_back(std::move(one));
     else
         (on != nullptr ? *on : default_stream).waiting.push_back({++turn, std::move(one)});
@@ -250,10 +289,18 @@ using namespace emulated;
 cudaError_t cudaMalloc(void** to, std::size_t bytes) {
     if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
     if (state.allocated + bytes > state.memory_limit) return cudaErrorMemoryAllocation;
-    if (posix_memalign(to, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+    // A page that is nobody's behind each.
+    *to = mmap(nullptr, whole_pages(bytes) + page_bytes, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*to == MAP_FAILED) return cudaErrorMemoryAllocation;
+    mprotect(static_cast<char*>(*to) + whole_pages(bytes), page_bytes, PROT_NONE);
     std::memset(*to, 0xFF,
                 std::min(bytes, std::size_t{1} << 20));  // workspaces end in memory of cuBLASLt alone
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    ASAN_POISON_MEMORY_REGION(static_cast<char*>(*to) + bytes, whole_pages(bytes) - bytes);
+#endif
     allocations[reinterpret_cast<std::uintptr_t>(*to)] = {bytes, state.current};
+    if (playing == 0) mprotect(*to, whole_pages(bytes), PROT_NONE);
     state.allocated += bytes;
     ++state.allocations;
     return cudaSuccess;
@@ -262,14 +309,19 @@ cudaError_t cudaFree(void* data) {
     run_waiting();
     const auto found = allocations.find(reinterpret_cast<std::uintptr_t>(data));
     if (found == allocations.end()) return cudaErrorInvalidValue;
-    state.allocated -= found->second.bytes;
+    const std::size_t bytes = found->second.bytes;
+    state.allocated -= bytes;
     allocations.erase(found);
-    std::free(data);
+#if defined(TIFFIN_TEST_ADDRESS_SANITIZER)
+    ASAN_UNPOISON_MEMORY_REGION(data, whole_pages(bytes));
+#endif
+    munmap(data, whole_pages(bytes) + page_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
     if (capturing > 0) return cudaErrorStreamCaptureUnsupported;
     synchronise(default_stream);
+    const device_plays now_it;
     std::memcpy(to, from, bytes);
     return cudaSuccess;
 }
@@ -305,17 +357,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t on) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t on, int* to) {
+    if (is_captured(on)) return invalidate(on);
     *to = on != nullptr ? on->device : state.current;
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t on) {
-    if (on != nullptr && on->capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (is_captured(on)) return invalidate(on);
     synchronise(on != nullptr ? *on : default_stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t on, cudaStreamCaptureStatus* to) {
-    *to = on != nullptr && on->capturing != nullptr ? cudaStreamCaptureStatusActive
-                                                    : cudaStreamCaptureStatusNone;
+    *to = is_captured(on) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t on, cudaStreamCaptureMode) {
@@ -329,7 +381,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t on, cudaGraph_t* to) {
     for (stream* const one : streams)
         if (one->capturing == *to) one->capturing = nullptr;
     --capturing;
-    return cudaSuccess;
+    if (!(*to)->invalidated) return cudaSuccess;
+    delete *to;
+    *to = nullptr;
+    return cudaErrorStreamCaptureInvalidated;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t from, unsigned long long) {
     *to = new graph(*from);
@@ -352,6 +407,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 cudaError_t cudaMemset(void* to, int byte, std::size_t bytes) {
     synchronise(default_stream);
+    const device_plays now_it;
     std::memset(to, byte, bytes);
     return cudaSuccess;
 }

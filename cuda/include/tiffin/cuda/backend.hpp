@@ -35,7 +35,8 @@ struct cuda {
     cudaStream_t stream = nullptr;  // of prepare(), and of calls that name no other
 
     static constexpr number_formats formats() noexcept {
-        return {describe(Format{}), describe(Format{}), describe(f32{}), false, in_place::nothing};
+        return {describe(Format{}), describe(Format{}),        describe(f32{}), false,
+                in_place::nothing,  cuda_detail::bring_to_host};
     }
     template <class Block>
     result<layer<Block, cuda>> prepare_layer(const Block& block, const weights& given,

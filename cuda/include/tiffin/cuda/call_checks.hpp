@@ -23,8 +23,18 @@ concept number_of = std::same_as<T, typename Format::storage> ||
                     (std::same_as<Format, bf16>&& std::same_as<T, ::__nv_bfloat16>) ||
                     (std::same_as<Format, f16> && std::same_as<T, ::__half>);
 
+inline status is_captured(cudaStream_t stream, bool& captured) {
+    cudaStreamCaptureStatus now{};
+    if (status s = checked(cudaStreamIsCapturing(stream, &now), "stream"); !s) return s;
+    captured = now != cudaStreamCaptureStatusNone;
+    return {};
+}
+
+// Of a stream that is being captured CUDA does not say which device it is of: the question would end the capture.
 inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]] int device) {
 #if CUDART_VERSION >= 12080
+    bool captured = false;
+    if (status s = is_captured(stream, captured); !s || captured) return s;
     int of_stream = device;
     if (status s = checked(cudaStreamGetDevice(stream, &of_stream), "stream"); !s) return s;
     if (of_stream != device)
@@ -36,9 +46,8 @@ inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]
 
 // Whether the host can allocate memory, copy, and wait for the stream now.
 inline status check_idle(cudaStream_t stream) {
-    cudaStreamCaptureStatus capture{};
-    if (status s = checked(cudaStreamIsCapturing(stream, &capture), "stream"); !s) return s;
-    if (capture == cudaStreamCaptureStatusNone) return {};
+    bool captured = false;
+    if (status s = is_captured(stream, captured); !s || !captured) return s;
     return refused(cudaErrorStreamCaptureUnsupported, "stream",
                    "a graph is being captured on it; prepare layers and wait for them before or after");
 }

@@ -17,6 +17,14 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
+// A tensor's numbers where the host can read them: where they are, or copied to `memory`.
+inline status bring_to_host(tensor_view& given, std::vector<std::byte>& memory, const std::string& name) {
+    if (!place_of(given.data).device) return {};
+    memory.resize(bytes_of(given.type, given.shape.elements()));
+    const void* const there = std::exchange(given.data, memory.data());
+    return checked(cudaMemcpy(memory.data(), there, memory.size(), cudaMemcpyDeviceToHost), "weights", name);
+}
+
 // Puts tensors on the device, the current one, in the format asked for; those that lie there in it stay
 // where they are. After the first refusal nothing more is put there, and pointers are null.
 class uploads {
@@ -74,16 +82,9 @@ public:
     }
 
 private:
-    // A tensor where the host can read it: where it is, or copied to `memory`.
-    tensor_view on_host(const tensor_view& given, std::vector<std::byte>& memory) {
-        tensor_view here = given;
-        if (place_of(given.data).device) {
-            memory.resize(bytes_of(given.type, given.shape.elements()));
-            note(checked(cudaMemcpy(memory.data(), given.data, memory.size(), cudaMemcpyDeviceToHost),
-                         "weights"));
-            here.data = memory.data();
-        }
-        return here;
+    tensor_view on_host(tensor_view given, std::vector<std::byte>& memory) {
+        note(bring_to_host(given, memory, ""));
+        return given;
     }
     void note(status s) { static_cast<void>(outcome_ = std::move(s)); }
 
@@ -103,14 +104,8 @@ public:
             tensor_view t = e.tensor;
             const bool stays = t.type == format && t.shape.elements() > 1 && lies_on(device, t.data);
             if (stays) made.staying_.push_back(e.name);
-            if (t.data != nullptr && !stays && place_of(t.data).device) {
-                auto& here = made.copies_.emplace_back(bytes_of(t.type, t.shape.elements()));
-                if (status s = checked(cudaMemcpy(here.data(), t.data, here.size(), cudaMemcpyDeviceToHost),
-                                       "weights", e.name);
-                    !s)
-                    return s.failure();
-                t.data = here.data();
-            }
+            if (t.data != nullptr && !stays)
+                if (status s = bring_to_host(t, made.copies_.emplace_back(), e.name); !s) return s.failure();
             made.weights_.add(e.name, t);
         }
         return {std::move(made)};
