@@ -238,7 +238,7 @@ tiffin_suite(cuda/kinds
 tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_product.hpp cuda/kernels.hpp)
 tiffin_suite(cuda/layer_calls
              DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
-                          cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp)
+                          cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp cuda/few_tokens.hpp)
 tiffin_suite(cuda/offloaded_pool DEVICE TESTS cuda/table/offloaded_pool.hpp source/routes_of.hpp)
 tiffin_suite(cuda/row_numbers DEVICE TESTS call/row_numbers.hpp)
 tiffin_suite(cuda/offloaded_rows

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 TIFFIN_BEGIN
 
@@ -36,12 +37,16 @@ struct entry_numbers {
     }
 };
 
+// Calls of so many tokens have a warp for each rank number: sorting them by expert would take longer.
+inline constexpr std::size_t ungrouped_tokens = 64;
+
 // A warp a rank number: (A_e x)[r] of a token and choice.
 template <codec Format>
 struct rank_body {
     activations<Format> in;
     const typename Format::storage* a;  // (experts, rank, inputs)
     chosen_experts chosen;
+    token_range tokens;
     std::size_t rank;
     std::size_t inputs;
     float* z;
@@ -50,6 +55,7 @@ struct rank_body {
     __device__ void operator()(const warp& g, std::size_t item) const {
         constexpr std::size_t numbers = access<Format>;
         const std::size_t r = item % rank, i = item / rank % chosen.choices, t = item / rank / chosen.choices;
+        if (!tokens.has(t)) return;
         const auto e = static_cast<std::size_t>(chosen.of(t)[i].expert);
         const auto* const x = in.data + t * in.stride;
         const auto* const weights = a + (e * rank + r) * inputs;
@@ -82,25 +88,31 @@ public:
     void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
              const chosen_experts& chosen) const {
         float* const z = chosen.state + 2 * chosen.choices;
-        if (is_few(call.tokens)) {
+        if (call.tokens.most <= ungrouped_tokens) {
             for_warps(*call.out, call.tokens.most * chosen.choices * rank_,
-                      rank_body<Format>{in, a_, chosen, rank_, inputs_, z, chosen.stride});
+                      rank_body<Format>{in, a_, chosen, call.tokens, rank_, inputs_, z, chosen.stride});
             return;
         }
         device_arena areas(memory);
         const std::size_t most = call.tokens.most * chosen.choices;
         const grouped_entries<Format> groups = grouped_entries<Format>::lay_out(areas, most, experts_);
         groups.fill(*call.out, chosen, call.tokens, experts_);
-        multiply(*call.out, most,
-                 tiled_product<Format, entry_rows<Format>, entry_numbers>{
-                     a_,
-                     experts_,
-                     rank_,
-                     inputs_,
-                     groups.starts,
-                     most,
-                     {in, groups.order, chosen.choices},
-                     {groups.order, chosen.choices, rank_, z, chosen.stride}});
+        const auto in_tiles = [&]<unsigned Columns>(std::integral_constant<unsigned, Columns>) {
+            multiply(*call.out, most,
+                     tiled_product<Format, entry_rows<Format>, entry_numbers, Columns>{
+                         a_,
+                         experts_,
+                         rank_,
+                         inputs_,
+                         groups.starts,
+                         most,
+                         {in, groups.order, chosen.choices},
+                         {groups.order, chosen.choices, rank_, z, chosen.stride}});
+        };
+        if (rank_ > 32)
+            in_tiles(std::integral_constant<unsigned, 64>{});
+        else
+            in_tiles(std::integral_constant<unsigned, 16>{});
     }
 
 private:

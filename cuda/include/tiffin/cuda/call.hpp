@@ -53,6 +53,7 @@ struct token_range {
     const std::uint32_t* span;  // {0, count} on the device; null: `most`
     const std::uint32_t* rows;
 
+    __device__ std::size_t count() const { return span == nullptr ? most : span[1]; }
     TIFFIN_HD bool has(std::size_t t) const { return span == nullptr || t < span[1]; }
     TIFFIN_HD std::size_t row(std::size_t t) const { return rows != nullptr ? rows[t] : t; }
 };
@@ -61,7 +62,7 @@ struct token_range {
 // multiply by cuBLASLt.
 inline constexpr std::size_t few_tokens = 4;
 inline bool is_few(const token_range& tokens) noexcept {
-    return tokens.span == nullptr && tokens.most <= few_tokens;
+    return tokens.most <= few_tokens;
 }
 
 // The rows of a table, a pool or a map, and which of them is each token's, or each choice's of each token.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/cuda/bank.hpp>
+#include <tiffin/cuda/few_tokens.hpp>
 #include <tiffin/cuda/held_weights.hpp>
 #include <tiffin/cuda/mixture.hpp>
 #include <tiffin/cuda/product.hpp>

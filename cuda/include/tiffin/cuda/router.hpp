@@ -74,6 +74,46 @@ struct choose_body {
     }
 };
 
+// The same of one token by a block, a warp an expert, where they are few and so are the tokens.
+template <codec Format, router_policy Router>
+struct route_body {
+    static constexpr std::size_t most_experts = 256;
+
+    Router router;
+    activations<Format> in;
+    token_range tokens;
+    const float* weight;  // (experts, inputs)
+    const float* bias;
+    std::size_t experts;
+    std::size_t inputs;
+    chosen_experts to;
+
+    __device__ void operator()(std::size_t t, float* logits, double* scratch) const {
+        if (!tokens.has(t)) return;
+        constexpr std::size_t numbers = access<Format>;
+        const warp g;
+        for (std::size_t e = threadIdx.x / warp_threads; e < experts; e += block_threads / warp_threads) {
+            float sum = 0;
+            for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
+                const pack<numbers> x = load<Format, numbers>(in.data + t * in.stride + k, inputs - k),
+                                    w = load<f32, numbers>(weight + e * inputs + k, inputs - k);
+                for (std::size_t n = 0; n < numbers; ++n) sum += x.lane[n] * w.lane[n];
+            }
+            sum = g.sum(sum);
+            if (g.rank() == 0) logits[e] = sum;
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) choose(router, logits, experts, bias, scratch, to.of(t));
+    }
+};
+template <codec Format, router_policy Router>
+__global__ void __launch_bounds__(block_threads) route_kernel(const route_body<Format, Router> body) {
+    constexpr std::size_t most = route_body<Format, Router>::most_experts;
+    __shared__ float logits[most];
+    __shared__ double scratch[2 * most];
+    body(blockIdx.x, logits, scratch);
+}
+
 struct map_body {
     row_source map;
     token_range tokens;
@@ -127,10 +167,16 @@ public:
     void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
              const chosen_experts& to) const {
         if constexpr (learned_router<Router>) {
+            if (call.tokens.most < many_tokens && experts_ <= route_body<Format, Router>::most_experts) {
+                call.out->kernel(call.tokens.most, block_threads, route_kernel<Format, Router>,
+                                 route_body<Format, Router>{router_, in, call.tokens, weight_, bias_,
+                                                            experts_, inputs_, to});
+                return;
+            }
             // With many tokens there are warps enough, and the weights' way through the caches is what
             // counts.
             const areas at = lay_out(memory, call.tokens.most);
-            if (call.tokens.most >= 1024)
+            if (call.tokens.most >= many_tokens)
                 multiply<4>(call, in, at.logits);
             else
                 multiply<1>(call, in, at.logits);
@@ -146,6 +192,8 @@ public:
     }
 
 private:
+    static constexpr std::size_t many_tokens = 1024;
+
     struct areas {
         float* logits;
         double* scratch;

@@ -3,6 +3,7 @@
 
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/kernels.hpp>
+#include <tiffin/cuda/numbers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +15,16 @@ namespace cuda_detail {
 // out(i, j) = sum over k of x(i)[k] W_e[j][k] for the rows i from starts[e] to starts[e + 1], whatever e.
 // Without starts: for the rows below `all`, of one expert.
 // Rows: i -> the row's numbers; Out: (i, j, sum).
-// Numerics: f32, k ascending. Cost: a tile of 64 rows and 64 outputs a block, from shared memory.
-template <codec Format, class Rows, class Out>
+// Numerics: f32; k ascending in each of the parts that its range is dealt to, one where there are 64 columns.
+// Cost: a tile of 64 rows and `columns` outputs a block, from shared memory; the next slice of k is read while one is
+//   multiplied.
+template <codec Format, class Rows, class Out, unsigned Columns = 64>
 struct tiled_product {
-    static constexpr unsigned side = 64, depth = 16, each = 4;
-    static_assert(side / each * (side / each) == block_threads);
-    static_assert(side * depth == each * block_threads);
+    static constexpr unsigned side = 64, columns = Columns, each = 4;
+    static constexpr unsigned threads = side / each * (columns / each);  // of one part of k
+    static constexpr unsigned parts = block_threads / threads;
+    static constexpr unsigned depth = parts == 1 ? 32 : 64;  // of a slice
+    static_assert(parts * threads == block_threads && depth % parts == 0);
 
     const typename Format::storage* weights;  // (experts, outputs, inputs)
     std::size_t experts;
@@ -35,13 +40,44 @@ struct tiled_product {
     }
 };
 
-template <codec Format, class Rows, class Out>
-__global__ void __launch_bounds__(block_threads) tiled_kernel(const tiled_product<Format, Rows, Out> p) {
-    using product = tiled_product<Format, Rows, Out>;
-    constexpr unsigned side = product::side, depth = product::depth, each = product::each;
-    __shared__ float x[depth][side + 1], w[depth][side + 1];
-    const std::size_t across = (p.outputs + side - 1) / side;
-    const std::size_t column = blockIdx.x % across * side;
+// A thread's share of a slice of Lines rows, Depth numbers each, on its way to shared memory.
+template <codec Format, unsigned Lines, unsigned Depth>
+struct slice {
+    static constexpr unsigned numbers = access<Format>, items = Lines * (Depth / numbers);
+    static constexpr unsigned own = (items + block_threads - 1) / block_threads;
+
+    pack<numbers> held[own];
+
+    // row(line): where its numbers begin, or null.
+    template <class Row>
+    __device__ void read(const Row& row, std::size_t k, std::size_t inputs) {
+        for (unsigned i = 0; i < own; ++i) {
+            const unsigned item = i * block_threads + threadIdx.x;
+            const std::size_t at = k + item / Lines * numbers;
+            const auto* const from = item < items && at < inputs ? row(item % Lines) : nullptr;
+            held[i] = from != nullptr ? load<Format, numbers>(from + at, inputs - at) : pack<numbers>(0.0f);
+        }
+    }
+    __device__ void write(float (*to)[Lines]) const {
+        for (unsigned i = 0; i < own; ++i) {
+            const unsigned item = i * block_threads + threadIdx.x;
+            if (item >= items) return;
+            for (unsigned n = 0; n < numbers; ++n)
+                to[item / Lines * numbers + n][item % Lines] = held[i].lane[n];
+        }
+    }
+};
+
+template <codec Format, class Rows, class Out, unsigned Columns>
+__global__ void __launch_bounds__(block_threads)
+    tiled_kernel(const tiled_product<Format, Rows, Out, Columns> p) {
+    using product = tiled_product<Format, Rows, Out, Columns>;
+    constexpr unsigned side = product::side, depth = product::depth, each = product::each,
+                       parts = product::parts;
+    alignas(16) __shared__ float x[depth][side];
+    alignas(16) __shared__ float w[depth][Columns];
+    const std::size_t across = (p.outputs + Columns - 1) / Columns;
+    const std::size_t column = blockIdx.x % across * Columns;
     std::size_t tile = blockIdx.x / across;
     std::size_t e = 0;
     for (; e < p.experts; ++e) {
@@ -52,28 +88,43 @@ __global__ void __launch_bounds__(block_threads) tiled_kernel(const tiled_produc
     if (e == p.experts) return;
     const std::size_t first = p.start(e) + tile * side, last = p.start(e + 1);
     const auto* const weights = p.weights + e * p.outputs * p.inputs;
-    const unsigned down = threadIdx.x / (side / each) * each, right = threadIdx.x % (side / each) * each;
+    const auto row_of_x = [&](unsigned line) { return first + line < last ? p.rows(first + line) : nullptr; };
+    const auto row_of_w = [&](unsigned line) {
+        return column + line < p.outputs ? weights + (column + line) * p.inputs : nullptr;
+    };
+    const unsigned part = threadIdx.x / product::threads, place = threadIdx.x % product::threads;
+    const unsigned down = place / (Columns / each) * each, right = place % (Columns / each) * each;
     float sums[each][each] = {};
-    // A thread's numbers of each step, and where their rows begin.
-    const unsigned step = threadIdx.x % depth;
-    const typename Format::storage *of_x[each], *of_w[each];
-    for (unsigned i = 0; i < each; ++i) {
-        const unsigned line = i * side / each + threadIdx.x / depth;
-        of_x[i] = first + line < last ? p.rows(first + line) : nullptr;
-        of_w[i] = column + line < p.outputs ? weights + (column + line) * p.inputs : nullptr;
-    }
+    slice<Format, side, depth> next_x;
+    slice<Format, Columns, depth> next_w;
+    next_x.read(row_of_x, 0, p.inputs);
+    next_w.read(row_of_w, 0, p.inputs);
     for (std::size_t k = 0; k < p.inputs; k += depth) {
-        const bool inside = k + step < p.inputs;
-        for (unsigned i = 0; i < each; ++i) {
-            const unsigned line = i * side / each + threadIdx.x / depth;
-            x[step][line] = inside && of_x[i] != nullptr ? widen<Format>(of_x[i][k + step]) : 0;
-            w[step][line] = inside && of_w[i] != nullptr ? widen<Format>(of_w[i][k + step]) : 0;
+        next_x.write(x);
+        next_w.write(w);
+        __syncthreads();
+        next_x.read(row_of_x, k + depth, p.inputs);
+        next_w.read(row_of_w, k + depth, p.inputs);
+        for (unsigned at = part * (depth / parts); at < (part + 1) * (depth / parts); ++at) {
+            const pack<each> xs = load<f32, each>(&x[at][down], each),
+                             ws = load<f32, each>(&w[at][right], each);
+            for (unsigned a = 0; a < each; ++a)
+                for (unsigned b = 0; b < each; ++b) sums[a][b] += xs.lane[a] * ws.lane[b];
         }
         __syncthreads();
-        for (unsigned at = 0; at < depth; ++at)
-            for (unsigned a = 0; a < each; ++a)
-                for (unsigned b = 0; b < each; ++b) sums[a][b] += x[at][down + a] * w[at][right + b];
-        __syncthreads();
+    }
+    // The parts' sums, one after the other, in the place of the rows.
+    if constexpr (parts > 1) {
+        static_assert(side * Columns <= side * depth);
+        float* const total = &x[0][0];
+        for (unsigned now = 0; now < parts; ++now) {
+            for (unsigned i = 0; i < each * each && part == now; ++i) {
+                float& sum = total[(down + i / each) * Columns + right + i % each];
+                sum = sums[i / each][i % each] += now == 0 ? 0.0f : sum;
+            }
+            __syncthreads();
+        }
+        if (part + 1 < parts) return;
     }
     for (unsigned a = 0; a < each; ++a)
         for (unsigned b = 0; b < each; ++b)
@@ -82,12 +133,12 @@ __global__ void __launch_bounds__(block_threads) tiled_kernel(const tiled_produc
 }
 
 // `most`: the rows there can be.
-template <codec Format, class Rows, class Out>
-void multiply(launches& out, std::size_t most, const tiled_product<Format, Rows, Out>& product) {
-    constexpr std::size_t side = tiled_product<Format, Rows, Out>::side;
-    const std::size_t across = (product.outputs + side - 1) / side;
-    out.kernel((most / side + product.experts) * across, block_threads, tiled_kernel<Format, Rows, Out>,
-               product);
+template <codec Format, class Rows, class Out, unsigned Columns>
+void multiply(launches& out, std::size_t most, const tiled_product<Format, Rows, Out, Columns>& product) {
+    constexpr std::size_t side = tiled_product<Format, Rows, Out, Columns>::side;
+    const std::size_t across = (product.outputs + Columns - 1) / Columns;
+    out.kernel((most / side + product.experts) * across, block_threads,
+               tiled_kernel<Format, Rows, Out, Columns>, product);
 }
 
 // Rows one after the other, and where their products go.

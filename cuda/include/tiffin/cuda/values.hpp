@@ -1,11 +1,10 @@
-// A source's formula in kernels: after its products, or, for few tokens, with them.
+// A source's formula in kernels, after its products.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/engine/view.hpp>
 
-#include <array>
 #include <cstddef>
 
 TIFFIN_BEGIN
@@ -143,45 +142,6 @@ void write_values(launches& out, const Value& value, const token_range& tokens, 
     const value_body<Format, Value, Write> body{value, tokens, features, write};
     for_elements(out, body.items(), body);
 }
-
-// A warp for each feature, for up to Tokens tokens: products summed in registers, then the formula.
-template <codec Format, class View, std::size_t Tokens, class Write>
-struct few_body {
-    static constexpr std::size_t projections = count_of<decltype(View::source)>(tensor_kind::projection);
-
-    View view;
-    activations<Format> in;
-    std::array<const typename Format::storage*, projections + 1> weights;
-    std::size_t inputs;
-    Write write;
-
-    __device__ void operator()(const warp& g, std::size_t feature) const {
-        constexpr std::size_t numbers = access<Format>;
-        const std::size_t tokens = view.call.tokens.most;
-        float sums[Tokens][projections] = {};
-        for (std::size_t k = g.rank() * numbers; k < inputs; k += g.size() * numbers) {
-            pack<numbers> w[projections];
-            for (std::size_t i = 0; i != projections; ++i)
-                w[i] = load<Format, numbers>(weights[i] + feature * inputs + k, inputs - k);
-            for (std::size_t t = 0; t < Tokens; ++t) {
-                if (t >= tokens) break;
-                const pack<numbers> x = load<Format, numbers>(in.data + t * in.stride + k, inputs - k);
-                for (std::size_t i = 0; i != projections; ++i)
-                    for (std::size_t n = 0; n < numbers; ++n) sums[t][i] += w[i].lane[n] * x.lane[n];
-            }
-        }
-        pack<1> mine[projections];
-        for (std::size_t t = 0; t < Tokens; ++t)
-            for (std::size_t i = 0; i != projections; ++i) {
-                const float sum = g.sum(sums[t][i]);
-                if (g.rank() == t) mine[i] = pack<1>(sum);
-            }
-        // Each token's formula in a thread of its own.
-        const std::size_t t = g.rank();
-        if (t >= tokens) return;
-        write(t, feature, formula_value<Format, 1>(view, t, feature, 1, mine), std::size_t{1});
-    }
-};
 
 // A block of threads per token: the number that scales a node's row.
 template <codec Format, std::size_t First, class Node, class View>
