@@ -29,6 +29,13 @@
 #    define TIFFIN_HD
 #endif
 
+// Before what headers define and tiffin::compiled has: where that is linked, no other file compiles it.
+#if defined(TIFFIN_COMPILED)
+#    define TIFFIN_INLINE
+#else
+#    define TIFFIN_INLINE inline
+#endif
+
 #if defined(__cpp_exceptions)
 #    define TIFFIN_EXCEPTIONS 1
 #else

@@ -12,18 +12,11 @@
 #include <utility>
 #include <vector>
 
-// Where the library has it, others link it.
-#if defined(TIFFIN_COMPILED)
-#    define TIFFIN_INLINE_
-#else
-#    define TIFFIN_INLINE_ inline
-#endif
-
 TIFFIN_BEGIN
 
 namespace detail {
 
-TIFFIN_INLINE_ status binder::bind(const plan_node& node, const bind_place& at, bound_node& to) {
+TIFFIN_INLINE status binder::bind(const plan_node& node, const bind_place& at, bound_node& to) {
     const node_kind& kind = *node.kind;
     to.width = at.width.number;
     if (kind.role == node_role::runtime) {
@@ -42,13 +35,13 @@ TIFFIN_INLINE_ status binder::bind(const plan_node& node, const bind_place& at, 
     return bind_routes(node, at, wanted, to);
 }
 
-TIFFIN_INLINE_ bind_place binder::outermost(bool own_width) {
+TIFFIN_INLINE bind_place binder::outermost(bool own_width) {
     const size_id d_model = sizes_.fresh("d_model", "");
     const size_id width = own_width ? sizes_.fresh("outputs", "") : d_model;
     return {"", "", width, d_model, d_model, sizes_.fresh("vocab", "")};
 }
 
-TIFFIN_INLINE_ status binder::settle(bound_node& node) {
+TIFFIN_INLINE status binder::settle(bound_node& node) {
     for (const auto& [width, name] : given_widths_) {
         const std::size_t told = sizes_[width];
         if (told == 0)
@@ -64,7 +57,7 @@ TIFFIN_INLINE_ status binder::settle(bound_node& node) {
     return settle_widths(node);
 }
 
-TIFFIN_INLINE_ status binder::check_all_used() const {
+TIFFIN_INLINE status binder::check_all_used() const {
     for (std::size_t i = 0; i < used_.size(); ++i)
         if (const weights::entry& e = given_.entries()[i]; !used_[i])
             return failure(errc::unused_tensor, e.name, "the block has no tensor of this name (its shape is ",
@@ -72,8 +65,8 @@ TIFFIN_INLINE_ status binder::check_all_used() const {
     return {};
 }
 
-TIFFIN_INLINE_ status binder::bind_own(const node_kind& kind, const bind_place& at,
-                                       std::vector<wanted_tensor>& wanted, bound_node& to) {
+TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_place& at,
+                                      std::vector<wanted_tensor>& wanted, bound_node& to) {
     axis_sizes sizes{};
     if (kind.is_routed())
         sizes = sizes_.fresh_axes(kind.has(tensor_kind::chosen_rows) ? "rows" : "experts", at.prefix);
@@ -97,7 +90,7 @@ TIFFIN_INLINE_ status binder::bind_own(const node_kind& kind, const bind_place& 
     return wrong;
 }
 
-TIFFIN_INLINE_ status binder::bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place) {
+TIFFIN_INLINE status binder::bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place) {
     const auto at = given_.places().find(t.name);
     if (at == given_.places().end()) {
         if (t.needed == presence::optional) return {};
@@ -126,7 +119,7 @@ TIFFIN_INLINE_ status binder::bind_tensor(const wanted_tensor& t, tensor_view& t
     return {};
 }
 
-TIFFIN_INLINE_ status binder::bind_parts(const plan_node& node, const bind_place& at, bound_node& to) {
+TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_place& at, bound_node& to) {
     const node_kind& kind = *node.kind;
     const std::size_t delay_before = needs_.delay;
     const auto fresh = [this](std::string_view name, const bind_place& of) {
@@ -164,13 +157,13 @@ TIFFIN_INLINE_ status binder::bind_parts(const plan_node& node, const bind_place
     return {};
 }
 
-TIFFIN_INLINE_ std::size_t binder::repetitions(const plan_node& node, const bind_place& at) const {
+TIFFIN_INLINE std::size_t binder::repetitions(const plan_node& node, const bind_place& at) const {
     if (node.repetitions != plan_node::as_given) return node.repetitions;
     return numbered_parts(given_, at.prefix + std::string(node.kind->repeated_name) + ".");
 }
 
-TIFFIN_INLINE_ status binder::bind_routes(const plan_node& node, const bind_place& at,
-                                          std::span<const wanted_tensor> wanted, bound_node& to) {
+TIFFIN_INLINE status binder::bind_routes(const plan_node& node, const bind_place& at,
+                                         std::span<const wanted_tensor> wanted, bound_node& to) {
     if (node.kind->router == router_kind::keys || node.kind->router == router_kind::ranges) {
         if (status s = check_rows(node, wanted, to.tensors, at.prefix); !s) return s;
         settle_choices(node, wanted, to, needs_);
@@ -180,7 +173,7 @@ TIFFIN_INLINE_ status binder::bind_routes(const plan_node& node, const bind_plac
     return check_routes(node, wanted, to.tensors, at.prefix, to.parts.size() - node.parts.size());
 }
 
-TIFFIN_INLINE_ status binder::settle_widths(bound_node& node) {
+TIFFIN_INLINE status binder::settle_widths(bound_node& node) {
     if (status s = sizes_.known({node.width}); !s) return s;
     node.width = sizes_[{node.width}];
     for (bound_node& part : node.parts)
@@ -198,8 +191,8 @@ inline bound_node* recorded_node(bound_node& node) {
     return nullptr;
 }
 
-TIFFIN_INLINE_ result<binding> bind_plan(const plan_node& block, const weights& given,
-                                         const preparation& how) {
+TIFFIN_INLINE result<binding> bind_plan(const plan_node& block, const weights& given,
+                                        const preparation& how) {
     if (const status s = check_kept(how.formats); !s) return s.failure();
     if (const status s = check_given(given); !s) return s.failure();
     binder from(given, how.formats);
@@ -223,5 +216,3 @@ TIFFIN_INLINE_ result<binding> bind_plan(const plan_node& block, const weights& 
 }  // namespace detail
 
 TIFFIN_END
-
-#undef TIFFIN_INLINE_

@@ -11,20 +11,13 @@
 #include <cstdint>
 #include <string>
 
-// Where the library has it, others link it.
-#if defined(TIFFIN_COMPILED)
-#    define TIFFIN_INLINE_
-#else
-#    define TIFFIN_INLINE_ inline
-#endif
-
 TIFFIN_BEGIN
 
 namespace detail {
 
-TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
-                                              matrix_view<float> y, std::span<std::byte> memory,
-                                              executor_ref execute) const {
+TIFFIN_INLINE status layer_of_any_block::run(matrix_view<const float> x, const token_inputs& inputs,
+                                             matrix_view<float> y, std::span<std::byte> memory,
+                                             executor_ref execute) const {
     if (!engine_) return failure(errc::empty, "layer", "holds nothing: it was moved from");
     if (status s = check_call(needs_, x, inputs, y); !s) return s;
     if (x.rows == 0) return {};
@@ -73,5 +66,3 @@ TIFFIN_INLINE_ status layer_of_any_block::run(matrix_view<const float> x, const 
 }  // namespace detail
 
 TIFFIN_END
-
-#undef TIFFIN_INLINE_
