@@ -19,7 +19,7 @@ its bytes, and the exit status of what is refused.  Of each difference it tells 
 differ, and their largest distance in units in the last place; build/compare/bits.txt has all of them.
 Refusals in other words are listed, but are no difference.  It needs numpy, as the tests do.
 
---times takes 4 to 6 minutes.  It compiles one list of layers (layers_*.cpp) against the headers of each
+--times takes 8 to 15 minutes.  It compiles one list of layers (layers_*.cpp) against the headers of each
 commit into a shared library, loads both into one program, and calls the one and the other in turns, with the
 same weights, inputs and threads.  A line is a layer and a number of tokens:
 
@@ -28,7 +28,7 @@ same weights, inputs and threads.  A line is a layer and a number of tokens:
 
 These are the pairs of neighbouring calls, the median time of each commit, the median of the pairs' ratios
 with half of its 95 % interval, and the quartiles of the ratios.  Layers are 1024 wide with 2816 hidden
-features; weights rotate among three sets (layer_library.hpp).  A case above --limit is measured again, up to
+features, where their name tells nothing else; 'trained' is a step of training, forward and back.  Weights rotate among three sets (layer_library.hpp).  A case above --limit is measured again, up to
 twice and longer each time, and judged by all its pairs together.  Pairs during which a thread waited for a
 core that another program had are left out; where these are the most, the case is timed on one thread, by
 the time that the thread has had of a core in place of the clock's.  The medians of a commit beside itself lie

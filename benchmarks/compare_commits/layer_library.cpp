@@ -25,6 +25,7 @@ const layer_list& all_layers() {
         add_routed_layers(all);
         add_memory_layers(all);
         add_layers_in_formats(all);
+        add_trained_layers(all);
         return all;
     }();
     return list;
@@ -47,7 +48,7 @@ struct made_layer {
     const named_layer& layer;
     std::array<std::unique_ptr<any_set>, sets> made{};
     tiffin::workspace workspace{};
-    tiffin::carried_residuals carried{2, most_tokens, d_model};
+    tiffin::carried_residuals carried{2, most_tokens, layer.d_model};
     std::size_t tokens = 0;  // of the last call
 
     void run(std::size_t set, const layer_call& call) {
@@ -60,7 +61,8 @@ struct made_layer {
         inputs.token_ids = {call.token_ids, tokens};
         inputs.per_layer_input = {call.per_layer_input, tokens, memory_width};
         inputs.carried = &carried;
-        made[set]->run({call.x, tokens, d_model}, inputs, {call.y, tokens, d_model}, workspace, execute);
+        made[set]->run({call.x, tokens, layer.d_model}, inputs, {call.y, tokens, layer.d_model}, workspace,
+                       execute);
     }
 };
 
@@ -93,6 +95,7 @@ const layer_library library{
     .commit = COMPARED_COMMIT,
     .layers = [] { return all_layers().size(); },
     .name = [](std::size_t layer) { return all_layers()[layer].name.c_str(); },
+    .d_model = [](std::size_t layer) { return all_layers()[layer].d_model; },
     .begin = [](std::size_t layer) -> void* {
         made_layer* begun = nullptr;
         done(all_layers()[layer].name.c_str(), [&] { begun = new made_layer{all_layers()[layer]}; });

@@ -7,8 +7,10 @@
 
 namespace tiffin_compare {
 
+// Of a layer whose name does not tell.
 inline constexpr std::size_t d_model = 1024;
 inline constexpr std::size_t d_ff = 2816;
+inline constexpr std::size_t widest_d_model = 2048;
 inline constexpr std::size_t memory_width = 256;
 inline constexpr std::size_t vocab = 4096;
 inline constexpr std::size_t most_tokens = 512;
@@ -27,11 +29,11 @@ struct executor {
 };
 
 struct layer_call {
-    const float* x;                 // (tokens, d_model)
+    const float* x;                 // (tokens, d_model of the layer)
     const float* per_layer_input;   // (tokens, memory_width)
     const std::int32_t* token_ids;  // (tokens)
     std::size_t tokens;
-    float* y;  // (tokens, d_model)
+    float* y;  // (tokens, d_model of the layer); of a step of training, the gradient of x
     const executor* execute;
 };
 
@@ -41,6 +43,7 @@ struct layer_library {
     const char* commit;
     std::size_t (*layers)();
     const char* (*name)(std::size_t layer);
+    std::size_t (*d_model)(std::size_t layer);
     // A layer without its sets, and then one set after the other. These and run() print what is wrong, and
     // then give null or false.
     void* (*begin)(std::size_t layer);

@@ -31,6 +31,7 @@ public:
 
 struct named_layer {
     std::string name;
+    std::size_t d_model;
     std::function<std::unique_ptr<any_set>(std::uint32_t seed)> make;
 };
 using layer_list = std::vector<named_layer>;
@@ -39,6 +40,7 @@ void add_dense_layers(layer_list& list);
 void add_routed_layers(layer_list& list);
 void add_memory_layers(layer_list& list);
 void add_layers_in_formats(layer_list& list);
+void add_trained_layers(layer_list& list);
 
 struct free_memory {
     void operator()(void* memory) const noexcept { std::free(memory); }
@@ -137,10 +139,13 @@ inline constexpr tiffin::block_shape memory_sizes{
 template <class Backend = tiffin::simd<>, class Block>
 void add(layer_list& list, std::string name, const Block& block,
          const tiffin::block_shape& sizes = dense_sizes) {
-    list.push_back({std::move(name), [=](std::uint32_t seed) {
+    list.push_back({std::move(name), sizes.d_model, [=](std::uint32_t seed) {
                         return std::make_unique<prepared_set<Block, Backend>>(block, sizes, Backend{}, seed);
                     }});
 }
+// A published layer's sizes, a large and a small one's, which the layer's name tells then.
+inline constexpr tiffin::block_shape large_sizes{.d_model = widest_d_model, .d_ff = 8192, .vocab = vocab};
+inline constexpr tiffin::block_shape small_sizes{.d_model = 576, .d_ff = 1536, .vocab = vocab};
 
 // Tells MoRT's pool, or the block that holds it, the layers of the backbone.
 template <class Pool>

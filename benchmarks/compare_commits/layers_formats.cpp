@@ -1,4 +1,4 @@
-// Weights and tables in smaller formats, one of single numbers and one of blocks.
+// Weights and tables in smaller formats, one of single numbers and two of blocks.
 #include "layer_sets.hpp"
 
 namespace tiffin_compare {
@@ -21,6 +21,9 @@ void add_in(layer_list& list, const std::string& format) {
 void add_layers_in_formats(layer_list& list) {
     add_in<tiffin::bf16>(list, "bf16");
     add_in<tiffin::q8_0>(list, "q8_0");
+    add_in<tiffin::q4_0>(list, "q4_0");
+    add<tiffin::simd<tiffin::bf16, tiffin::bf16>>(list, "stem bf16 2048x8192", tiffin::stem{}, large_sizes);
+    add<tiffin::simd<tiffin::q4_0, tiffin::q4_0>>(list, "stem q4_0 2048x8192", tiffin::stem{}, large_sizes);
 }
 
 }  // namespace tiffin_compare

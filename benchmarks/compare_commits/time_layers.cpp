@@ -61,7 +61,7 @@ const layer_library& load(const std::string& path) {
 
 // What both libraries are given.
 struct inputs {
-    std::vector<float> x = random_rows(d_model, 1);
+    std::vector<float> x = random_rows(widest_d_model, 1);
     std::vector<float> per_layer_input = random_rows(memory_width, 2);
     std::vector<std::int32_t> token_ids;
 
@@ -86,7 +86,7 @@ class layer_pair {
 public:
     // `first`: whose sets are made first, as where they come to lie may favour one.
     layer_pair(const std::array<const layer_library*, 2>& libraries, std::size_t layer, std::size_t first)
-        : libraries_(libraries) {
+        : d_model(libraries[0]->d_model(layer)), libraries_(libraries) {
         for (std::size_t i = 0; i < 2; ++i) made_[i] = libraries_[i]->begin(layer);
         if (made_[0] == nullptr || made_[1] == nullptr) std::exit(2);
         for (std::size_t set = 0; set < sets; ++set)
@@ -98,6 +98,8 @@ public:
     ~layer_pair() {
         for (std::size_t i = 0; i < 2; ++i) libraries_[i]->end(made_[i]);
     }
+
+    const std::size_t d_model;
 
     // How many microseconds a call of one of the two takes.
     double microseconds(std::size_t which, std::size_t set, const layer_call& call) const {
@@ -177,7 +179,7 @@ struct timed_case {
         std::array<std::vector<float>, 2> y;
         std::array<layer_call, 2> calls;
         for (std::size_t i = 0; i < 2; ++i) {
-            y[i].resize(tokens * d_model);
+            y[i].resize(tokens * layer.d_model);
             calls[i] = {in.x.data(), in.per_layer_input.data(), in.token_ids.data(), tokens, y[i].data(),
                         execute};
         }
