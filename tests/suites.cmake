@@ -106,7 +106,7 @@ tiffin_suite(engine/conformance_relatives
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
              HEAVY O3
-             TESTS cpu/simd/products.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
+             TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
                    cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
                    cpu/simd/integer_row.hpp cpu/simd/integer_panel.hpp cpu/simd/integer_tile.hpp
                    cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)

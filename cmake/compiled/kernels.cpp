@@ -4,6 +4,7 @@
 #include <tiffin/bind/bind_plan.hpp>
 #include <tiffin/call/run_layer.hpp>
 #include <tiffin/compiled.hpp>
+#include <tiffin/cpu/simd/run_products.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 
 TIFFIN_BEGIN

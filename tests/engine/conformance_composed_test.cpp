@@ -64,9 +64,9 @@ TEST_CASE("conformance: three projections, two in the output, rms_cast_first") {
     check(compose<block>("three projections"));
 }
 #if !defined(TIFFIN_TEST_SMALL)
-TEST_CASE("conformance: four projections") {
-    using block =
-        ffn<gate<gelu, sum<dense, named<dense, "gate_extra">>>, sum<dense, named<dense, "up_extra">>, add>;
-    check(compose<block>("four projections"));
+TEST_CASE("conformance: five projections, multiplied two by two") {
+    using block = ffn<gate<gelu, sum<dense, named<dense, "gate_extra">, named<dense, "gate_more">>>,
+                      sum<dense, named<dense, "up_extra">>, add>;
+    check(compose<block>("five projections"));
 }
 #endif

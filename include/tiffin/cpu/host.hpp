@@ -7,6 +7,7 @@
 #include <tiffin/cpu/mixture.hpp>
 #include <tiffin/cpu/numbers.hpp>
 #include <tiffin/cpu/output.hpp>
+#include <tiffin/cpu/product_sums.hpp>
 #include <tiffin/cpu/router.hpp>
 #include <tiffin/cpu/row_router.hpp>
 #include <tiffin/engine/rows.hpp>
@@ -117,16 +118,6 @@ struct host {
             std::copy_n(chosen.of(t), chosen.choices, of.routes + t * chosen.choices);
     }
 
-    // Where the sums of a place lie, `step` from one weight's to the next's.
-    struct sums {
-        const float* data;
-        std::size_t step;
-
-        template <std::size_t Number>
-        [[nodiscard]] typename Machine::reg sum() const noexcept {
-            return Machine::load_aligned(data + Number * step);
-        }
-    };
     template <class View, class Products>
     using place = engine_detail::place<host_numbers<Machine>, View, Products>;
 
@@ -134,27 +125,33 @@ struct host {
     template <class Products, class View, class Store>
     static void multiply(const call_arguments& of, const Products& products, const activations& in,
                          std::byte* memory, const View& view, const Store& store) {
-        products.packed().run(
-            in, reinterpret_cast<float*>(memory), of.workers, of.execute,
-            [&](std::size_t first, std::size_t count, std::size_t first_feature, std::size_t features,
-                const auto& of_group) {
-                auto&& to = writer_of_group(store);
-                for (std::size_t t = 0; t < count; ++t) {
-                    // The rows of a call lie anywhere in their tables: ask for the next token's
-                    // before they are due.
-                    if (t + 1 < count) coming(view, store, first + t + 1, first_feature, features);
-                    const token at = token_at(view, first + t);
-                    for (std::size_t i = 0; i < features; i += Machine::lane_count) {
+        using read_sums = register_sums<Machine, count_of<decltype(View::source)>(tensor_kind::projection)>;
+        const auto finish = [&](std::size_t first, std::size_t count, std::size_t first_feature,
+                                std::size_t features, const product_sums& of_group) noexcept {
+            auto&& to = writer_of_group(store);
+            for (std::size_t t = 0; t < count; ++t) {
+                // The rows of a call lie anywhere in their tables: ask for the next token's
+                // before they are due.
+                if (t + 1 < count) coming(view, store, first + t + 1, first_feature, features);
+                const token at = token_at(view, first + t);
+                const float* panel = of_group.data + t * of_group.token_step;
+                for (std::size_t i = 0; i < features; panel += of_group.panel_step)
+                    for (const std::size_t end = std::min(i + of_group.outputs, features), begin = i; i < end;
+                         i += Machine::lane_count) {
                         const std::size_t left = std::min(Machine::lane_count, features - i);
-                        const place<View, sums> here{
-                            view, at, first_feature + i, left, {of_group.at(t, i), of_group.step()}};
+                        const place<View, read_sums> here{
+                            view,
+                            at,
+                            first_feature + i,
+                            left,
+                            {panel + (i - begin), of_group.weight_step, of_group.pair_step}};
                         to(first + t, first_feature + i, typename Machine::reg(evaluate(view.source, here)),
                            left);
                     }
-                    if constexpr (requires { to.finish(t, t, t); })
-                        to.finish(first + t, first_feature, features);
-                }
-            });
+                if constexpr (requires { to.finish(t, t, t); }) to.finish(first + t, first_feature, features);
+            }
+        };
+        products.packed().run(in, reinterpret_cast<float*>(memory), of.workers, of.execute, finish);
     }
     // The formula of a tree without products, token by token: its norms first.
     template <class View, class Store>

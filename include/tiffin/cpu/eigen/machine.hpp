@@ -4,6 +4,7 @@
 #include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/product_sums.hpp>
 #include <tiffin/format/f32.hpp>
 
 #include <Eigen/Core>
@@ -50,39 +51,26 @@ struct activations {
     [[nodiscard]] const float* row(std::size_t token) const noexcept { return data + token * stride; }
 };
 
-// Count weights (outputs, inputs) times the same activations, each task a range of the outputs.
-template <std::size_t Count>
-class products {
+// Weights (outputs, inputs) times the same activations, each task a range of the outputs.
+class eigen_products {
 public:
-    products(std::size_t outputs, std::size_t inputs, const number_formats&)
-        : outputs_(outputs), inputs_(inputs) {}
+    eigen_products(std::size_t outputs, std::size_t inputs, std::size_t count)
+        : outputs_(outputs), inputs_(inputs), count_(count) {}
     void pack(std::size_t, const tensor_view& weight, const preparation& how) {
         weights_.emplace_back(weight);
         how.hold(weights_.back().own_bytes());
     }
 
-    // The sums of the first weight; those of the next lie a plane further on.
-    struct sums {
-        const float* data;
-        std::size_t stride;
-        std::size_t plane;
-
-        [[nodiscard]] const float* at(std::size_t token, std::size_t feature) const noexcept {
-            return data + token * stride + feature;
-        }
-        [[nodiscard]] std::size_t step() const noexcept { return plane; }
-    };
     [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t) const noexcept {
-        return Count * tokens * outputs_;
+        return count_ * tokens * outputs_;
     }
 
-    template <class Finish>
     void run(const activations& in, float* scratch, std::size_t most_workers, const executor_ref& execute,
-             const Finish& finish) const {
+             const cpu_detail::epilogue_ref& finish) const {
         const std::size_t tasks = std::min(most_workers, (outputs_ + 63) / 64);
         const auto work = [&](std::size_t i) noexcept {
             const std::size_t first = outputs_ * i / tasks, last = outputs_ * (i + 1) / tasks;
-            for (std::size_t m = 0; m < Count; ++m) {
+            for (std::size_t m = 0; m < count_; ++m) {
                 const const_matrix_map x(in.data, index(in.tokens), index(inputs_),
                                          Eigen::OuterStride<>(index(in.stride)));
                 const const_matrix_map w(weights_[m].data() + first * inputs_, index(last - first),
@@ -91,8 +79,10 @@ public:
                                    index(last - first), Eigen::OuterStride<>(index(outputs_)));
                 multiply(x, w, product);
             }
-            finish(std::size_t{0}, in.tokens, first, last - first,
-                   sums{scratch + first, outputs_, in.tokens * outputs_});
+            // The sums of a weight are a plane.
+            const std::size_t plane = in.tokens * outputs_;
+            finish(0, in.tokens, first, last - first,
+                   {scratch + first, last - first, outputs_, 0, plane, 2 * plane});
         };
         execute(tasks, task_ref(work));
     }
@@ -100,7 +90,14 @@ public:
 private:
     std::size_t outputs_;
     std::size_t inputs_;
+    std::size_t count_;
     std::vector<stored_numbers<f32>> weights_;
+};
+template <std::size_t Count>
+class products : public eigen_products {
+public:
+    products(std::size_t outputs, std::size_t inputs, const number_formats&)
+        : eigen_products(outputs, inputs, Count) {}
 };
 
 struct machine {

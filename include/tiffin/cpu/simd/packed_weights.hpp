@@ -14,45 +14,26 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// `Count` weights (outputs, inputs) that are multiplied with the same input, interleaved so that one
-// pass reads them all.
+// Weights (outputs, inputs) that are multiplied with the same input, interleaved so that one pass reads them all:
+// one, or as many as `kernels` have registers.
 //
-// A panel is `Registers` registers wide: `spread` registers of adjacent outputs of each weight. It is kept
-// in one piece, blocks of the format in the order of the inputs (see panel_product.hpp): a stream of
-// memory. A group of panels is what one task computes in one go. Outputs beyond the last are packed as zeros.
+// A panel is kernels.registers registers wide: adjacent outputs of each weight. It is kept in one piece, blocks of the
+// format in the order of the inputs (see panel_product.hpp): a stream of memory. A group of panels is what one task
+// computes in one go. Outputs beyond the last are packed as zeros, and so are weights that are not packed.
 // Precondition: `inputs` is a multiple of the format's block.
-template <class Arch, format_policy Format, activation_format Activations, std::size_t Count>
 class packed_weights {
 public:
-    static constexpr std::size_t spread = Count < 2 ? 2 : 1;
-    static constexpr std::size_t registers = Count * spread;
-    static constexpr std::size_t panel_outputs = spread * width<Arch>;
-    static constexpr std::size_t panel_numbers = registers * width<Arch>;  // for one input
+    // Tokens [first, first + count) of rows of activations, as the tiles read them: of `tokens`, depth by depth.
+    struct token_rows {
+        const std::byte* rows;
+        std::size_t tokens, first, count;
+    };
 
-    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t group_panels,
-                   const number_formats& formats)
-        : outputs_(outputs),
-          inputs_(inputs),
-          group_panels_(group_panels),
-          panels_((outputs + panel_outputs - 1) / panel_outputs) {
-        kernels_ = &kernels_for<Arch, Format, Activations, registers>(formats);
-        packed_inputs_ = (inputs + kernels_->step - 1) / kernels_->step * kernels_->step;
-        buffer_ = aligned_buffer(kernels_->bytes(panels_ * packed_inputs_ * panel_numbers));
-    }
+    packed_weights(std::size_t outputs, std::size_t inputs, std::size_t count, std::size_t group_panels,
+                   const panel_kernels& kernels);
 
     // Packs weight number `which`, given in any format that is no integer's, at any alignment.
-    void pack(std::size_t which, const tensor_view& weight, const preparation& how) {
-        constexpr std::size_t at_once = 8;  // panels of a task: tens of microseconds
-        const auto work = [&](std::size_t task) noexcept {
-            for (std::size_t p = task * at_once; p < std::min(panels_, (task + 1) * at_once); ++p)
-                for (std::size_t k0 = 0; k0 < inputs_; k0 += depth_block)
-                    kernels_->pack(
-                        {weight, outputs_, inputs_, p * panel_outputs, panel_outputs, k0, depth(k0)},
-                        which * panel_outputs, buffer_.data() + offset(p, k0));
-        };
-        how.execute((panels_ + at_once - 1) / at_once, task_ref(work));
-        how.hold(buffer_.size() / Count);
-    }
+    void pack(std::size_t which, const tensor_view& weight, const preparation& how);
 
     [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }
     [[nodiscard]] std::size_t outputs() const noexcept { return outputs_; }
@@ -61,6 +42,10 @@ public:
     [[nodiscard]] std::size_t depth(std::size_t k0) const noexcept {
         return std::min(depth_block, packed_inputs_ - k0);
     }
+    // Adjacent outputs of each weight in a panel.
+    [[nodiscard]] std::size_t panel_outputs() const noexcept { return panel_outputs_; }
+    // Numbers of a panel for one input.
+    [[nodiscard]] std::size_t panel_numbers() const noexcept { return kernels_->registers * kernels_->lanes; }
     [[nodiscard]] std::size_t group_panels() const noexcept { return group_panels_; }
     [[nodiscard]] std::size_t groups() const noexcept {
         return (panels_ + group_panels_ - 1) / group_panels_;
@@ -76,17 +61,27 @@ public:
         return buffer_.data() + offset(p, k0);
     }
 
+    // acc[panel][token][register] = the sums of a group's panels. `next`: weights that will be multiplied after these;
+    // `unpacked`: room for a block of them.
+    void multiply(std::size_t group, const token_rows& of, const std::byte* next, float* acc,
+                  std::byte* unpacked) const noexcept;
+
 private:
+    void multiply_few(std::size_t panel, std::size_t panels, const token_rows& of, float* acc) const noexcept;
+    void multiply_many(std::size_t panel, std::size_t panels, const token_rows& of, const std::byte* next,
+                       float* acc, std::byte* unpacked) const noexcept;
     [[nodiscard]] std::size_t offset(std::size_t p, std::size_t k0) const noexcept {
-        return kernels_->bytes((p * packed_inputs_ + k0) * panel_numbers);
+        return kernels_->bytes((p * packed_inputs_ + k0) * panel_numbers());
     }
 
     std::size_t outputs_;
     std::size_t inputs_;
-    std::size_t packed_inputs_ = 0;
+    std::size_t count_;
+    std::size_t panel_outputs_;
+    std::size_t packed_inputs_;
     std::size_t group_panels_;
     std::size_t panels_;
-    const panel_kernels* kernels_ = nullptr;
+    const panel_kernels* kernels_;
     aligned_buffer buffer_;
 };
 

@@ -87,6 +87,8 @@ struct rounding {
 };
 
 struct panel_kernels {
+    std::size_t lanes;        // floats of a register
+    std::size_t registers;    // of a panel
     std::size_t block;        // inputs stored together
     std::size_t block_bytes;  // of one output
     std::size_t step;         // inputs are packed in multiples of this
@@ -122,10 +124,12 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 }
 (std::make_index_sequence<Tokens>{});
 
-template <class Product, stored_format Weights>
+template <class Arch, class Product, stored_format Weights, std::size_t Registers>
 inline constexpr panel_kernels kernels_of = [] {
     static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0);
-    panel_kernels made{.block = Weights::block,
+    panel_kernels made{.lanes = width<Arch>,
+                       .registers = Registers,
+                       .block = Weights::block,
                        .block_bytes = Product::block_bytes,
                        .step = Product::step,
                        .rows = {.row_bytes = Product::row_bytes},
@@ -162,9 +166,10 @@ template <class Arch, stored_format Weights, codec Activations, std::size_t Regi
     using product = panel_product<Arch, Weights, Activations, Registers>;
     if constexpr (requires { typename amx_product<Arch, Weights, Activations, Registers>::panel; }) {
         using with_amx = amx_product<Arch, Weights, Activations, Registers>;
-        return amx_permitted() ? kernels_of<with_amx, Weights> : kernels_of<product, Weights>;
+        return amx_permitted() ? kernels_of<Arch, with_amx, Weights, Registers>
+                               : kernels_of<Arch, product, Weights, Registers>;
     } else {
-        return kernels_of<product, Weights>;
+        return kernels_of<Arch, product, Weights, Registers>;
     }
 }
 
