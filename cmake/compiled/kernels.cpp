@@ -11,14 +11,10 @@ TIFFIN_BEGIN
 namespace simd_detail {
 
 // Named once, they are compiled. (Not explicit instantiations: some formats share their kernels.)
-const panel_kernels* compiled_kernels(const number_formats& formats, int which) noexcept {
+const panel_kernels* compiled_kernels(const number_formats& formats, bool rounded) noexcept {
     using arch = xsimd::default_arch;
-    switch (which) {
-        case 0: return &kernels_for<arch, any_format, f32, 2>(formats);
-        case 1: return &kernels_for<arch, any_format, f32, 3>(formats);
-        case 2: return &kernels_for<arch, any_format, paired, 2>(formats);
-        default: return &kernels_for<arch, any_format, paired, 3>(formats);
-    }
+    return rounded ? &kernels_for<arch, any_format, paired>(formats)
+                   : &kernels_for<arch, any_format, f32>(formats);
 }
 
 }  // namespace simd_detail

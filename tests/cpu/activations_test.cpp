@@ -135,7 +135,7 @@ void check_product(std::size_t inputs, std::size_t outputs) {
                         for (std::size_t t = 0; t < n; ++t)
                             for (std::size_t o = 0; o < features; ++o)
                                 y[(first + t) * outputs + first_output + o] =
-                                    static_cast<double>(*sums.at(t, o));
+                                    static_cast<double>(*sums.first.at(t, o));
                     });
         for (std::size_t t = 0; t < count; ++t)
             for (std::size_t o = 0; o < outputs; ++o) {
@@ -312,10 +312,10 @@ TEST_CASE("activations: a token's output does not depend on its company") {
 #if defined(TIFFIN_EMULATE_AMX)
 TEST_CASE("activations: tile registers are what is tested") {
     using arch = xsimd::default_arch;
-    CHECK(simd_detail::kernels<arch, bf16, bf16, 2>().tiles_for(1).rows == simd_detail::amx_rows);
-    CHECK(simd_detail::kernels<arch, q8_0, q8_0, 2>().tiles_for(1).rows == 1);
-    CHECK(simd_detail::kernels<arch, q8_0, q8_0, 2>().tiles_for(7).rows == simd_detail::amx_rows);
-    CHECK(simd_detail::kernels<arch, q6_k, q8_0, 3>().tiles_for(7).rows == simd_detail::amx_rows);
+    CHECK(simd_detail::kernels<arch, bf16, bf16>().tiles_for(1).rows == simd_detail::amx_rows);
+    CHECK(simd_detail::kernels<arch, q8_0, q8_0>().tiles_for(1).rows == 1);
+    CHECK(simd_detail::kernels<arch, q8_0, q8_0>().tiles_for(7).rows == simd_detail::amx_rows);
+    CHECK(simd_detail::kernels<arch, q6_k, q8_0>().tiles_for(7).rows == simd_detail::amx_rows);
 }
 #endif
 

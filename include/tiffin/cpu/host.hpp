@@ -129,22 +129,24 @@ struct host {
         const auto finish = [&](std::size_t first, std::size_t count, std::size_t first_feature,
                                 std::size_t features, const product_sums& of_group) noexcept {
             auto&& to = writer_of_group(store);
+            const weight_sums& sums = of_group.first;
             for (std::size_t t = 0; t < count; ++t) {
                 // The rows of a call lie anywhere in their tables: ask for the next token's
                 // before they are due.
                 if (t + 1 < count) coming(view, store, first + t + 1, first_feature, features);
                 const token at = token_at(view, first + t);
-                const float* panel = of_group.data + t * of_group.token_step;
-                for (std::size_t i = 0; i < features; panel += of_group.panel_step)
-                    for (const std::size_t end = std::min(i + of_group.outputs, features), begin = i; i < end;
+                const float* panel = sums.data + t * sums.token_step;
+                for (std::size_t j = 0; j < features; j += sums.outputs, panel += sums.panel_step)
+                    for (std::size_t i = j; i < std::min(j + sums.outputs, features);
                          i += Machine::lane_count) {
                         const std::size_t left = std::min(Machine::lane_count, features - i);
+                        const float* const last = read_sums::has_last ? of_group.last.at(t, i) : nullptr;
                         const place<View, read_sums> here{
                             view,
                             at,
                             first_feature + i,
                             left,
-                            {panel + (i - begin), of_group.weight_step, of_group.pair_step}};
+                            {panel + (i - j), of_group.weight_step, of_group.pair_step, last}};
                         to(first + t, first_feature + i, typename Machine::reg(evaluate(view.source, here)),
                            left);
                     }

@@ -11,34 +11,42 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// The sums of some tokens and some outputs. Adjacent outputs of a weight lie side by side, `outputs` of them at most.
-struct product_sums {
+// The sums of some tokens and some outputs of a weight. Adjacent outputs lie side by side, `outputs` of them at most.
+struct weight_sums {
     const float* data;
     std::size_t outputs;
-    std::size_t token_step;   // numbers from one token's to the next one's
-    std::size_t panel_step;   // from adjacent outputs to the next ones
-    std::size_t weight_step;  // from one weight's to the next one's
-    std::size_t pair_step;    // the same from two weights to the next two, where there are more than three
+    std::size_t token_step;  // numbers from one token's to the next one's
+    std::size_t panel_step;  // from adjacent outputs to the next ones
 
-    // Of weight 0.
     [[nodiscard]] const float* at(std::size_t token, std::size_t output) const noexcept {
         return data + output / outputs * panel_step + token * token_step + output % outputs;
     }
 };
 
-// The sums of a place in a view of Count products, a register of each; weights two by two where there are more than three.
+// Of several weights, which are multiplied two by two.
+struct product_sums {
+    weight_sums first;        // weight 0
+    std::size_t weight_step;  // from it to weight 1
+    std::size_t pair_step;    // from two weights to the next two
+    weight_sums last;         // of an odd number of weights the last, where it is not the first
+};
+
+// The sums of Count weights in a register of a place.
 template <class Machine, std::size_t Count>
 struct register_sums {
-    const float* data;
+    static constexpr bool has_last = Count > 1 && Count % 2 == 1;
+
+    const float* first;
     std::size_t weight_step;
     std::size_t pair_step;
+    const float* last;
 
     template <std::size_t Number>
     [[nodiscard]] typename Machine::reg sum() const noexcept {
-        if constexpr (Count <= 3)
-            return Machine::load_aligned(data + Number * weight_step);
+        if constexpr (has_last && Number + 1 == Count)
+            return Machine::load_aligned(last);
         else
-            return Machine::load_aligned(data + Number / 2 * pair_step + Number % 2 * weight_step);
+            return Machine::load_aligned(first + Number / 2 * pair_step + Number % 2 * weight_step);
     }
 };
 

@@ -68,7 +68,7 @@ public:
                                const auto& products) {
                                for (std::size_t i = 0; i < count; ++i)
                                    for (std::size_t e = 0; e < features; ++e)
-                                       all[(t + i) * experts_ + first + e] = *products.at(i, e);
+                                       all[(t + i) * experts_ + first + e] = *products.first.at(i, e);
                            });
             double* const spare = scratch;
             for (std::size_t t = 0; t < call.tokens; ++t)
@@ -199,7 +199,7 @@ private:
                                 for (std::size_t r = 0; r < features; ++r)
                                     chosen.state[entries[t + i] / choices * chosen.stride + 2 * choices +
                                                  entries[t + i] % choices * rank_ + first + r] =
-                                        *products.at(i, r);
+                                        *products.first.at(i, r);
                         });
     }
 

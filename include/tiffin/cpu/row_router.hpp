@@ -126,7 +126,7 @@ private:
                        const auto& products) {
                        for (std::size_t i = 0; i < count; ++i)
                            for (std::size_t j = 0; j < features; ++j)
-                               to[(t + i) * stride + first + j] = *products.at(i, j);
+                               to[(t + i) * stride + first + j] = *products.first.at(i, j);
                    });
     }
     // The scores of all keys.

@@ -25,8 +25,7 @@ template <class Arch, class Format = f32>
 class simd_product {
     using layout = factor_layout<Format>;
     using storage = typename layout::storage;
-    static constexpr std::size_t registers = 2;
-    static constexpr std::size_t panel_outputs = registers * simd_detail::width<Arch>;
+    static constexpr std::size_t panel_outputs = simd_detail::panel_registers * simd_detail::width<Arch>;
     static constexpr std::size_t depth_block = simd_detail::depth_block;
     static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
     static constexpr std::size_t most_depth = 1024;                                  // that is packed at once
@@ -200,8 +199,7 @@ private:
     static void multiply_tiles(const storage* rows, std::size_t count, std::size_t depth,
                                const storage* packed, std::size_t panels_used, float* sums,
                                bool fresh) noexcept {
-        const simd_detail::tile_set& tiles =
-            simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count);
+        const simd_detail::tile_set& tiles = simd_detail::kernels<Arch, Format, Format>().tiles_for(count);
         // A panel stays in the first-level cache while the tiles of all rows pass over it.
         for (std::size_t p = 0; p < panels_used; ++p)
             for (std::size_t i = 0, n; i < count; i += n) {
@@ -213,8 +211,7 @@ private:
     }
     // From the tiles' order to rows of c, or to columns.
     static void store(const work& w, const float* sums, std::size_t i0, std::size_t count) noexcept {
-        const std::size_t tile =
-            simd_detail::kernels<Arch, Format, Format, registers>().tiles_for(count).tokens;
+        const std::size_t tile = simd_detail::kernels<Arch, Format, Format>().tiles_for(count).tokens;
         for (std::size_t i = 0; i < count; i += tile) {
             const std::size_t n = std::min(tile, count - i);
             if (w.add && !w.turned) ask_for(w, i0, count, i + tile);
@@ -233,7 +230,8 @@ private:
     }
     // Asks for the rows of c that the next tile adds to: they lie a row of c apart.
     static void ask_for(const work& w, std::size_t i0, std::size_t count, std::size_t from) noexcept {
-        const std::size_t to = std::min(count, from + simd_detail::most_accumulators / registers);
+        const std::size_t to =
+            std::min(count, from + simd_detail::most_accumulators / simd_detail::panel_registers);
         for (std::size_t i = from; i < to; ++i)
             for (std::size_t l = 0; l < w.columns; l += 64 / sizeof(float))
                 __builtin_prefetch(w.c + (i0 + i) * w.n + w.j0 + l, 1);

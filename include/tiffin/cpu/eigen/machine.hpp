@@ -81,8 +81,10 @@ public:
             }
             // The sums of a weight are a plane.
             const std::size_t plane = in.tokens * outputs_;
-            finish(0, in.tokens, first, last - first,
-                   {scratch + first, last - first, outputs_, 0, plane, 2 * plane});
+            const auto sums_of = [&](std::size_t weight) {
+                return cpu_detail::weight_sums{scratch + weight * plane + first, last - first, outputs_, 0};
+            };
+            finish(0, in.tokens, first, last - first, {sums_of(0), plane, 2 * plane, sums_of(count_ - 1)});
         };
         execute(tasks, task_ref(work));
     }

@@ -14,12 +14,11 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Weights (outputs, inputs) that are multiplied with the same input, interleaved so that one pass reads them all:
-// one, or as many as `kernels` have registers.
+// One or two weights (outputs, inputs) that are multiplied with the same input, interleaved so that one pass reads both.
 //
-// A panel is kernels.registers registers wide: adjacent outputs of each weight. It is kept in one piece, blocks of the
-// format in the order of the inputs (see panel_product.hpp): a stream of memory. A group of panels is what one task
-// computes in one go. Outputs beyond the last are packed as zeros, and so are weights that are not packed.
+// A panel is panel_registers wide: adjacent outputs of each weight. It is kept in one piece, blocks of the format in the
+// order of the inputs (see panel_product.hpp): a stream of memory. A group of panels is what one task computes in one
+// go. Outputs beyond the last are packed as zeros.
 // Precondition: `inputs` is a multiple of the format's block.
 class packed_weights {
 public:
@@ -45,7 +44,7 @@ public:
     // Adjacent outputs of each weight in a panel.
     [[nodiscard]] std::size_t panel_outputs() const noexcept { return panel_outputs_; }
     // Numbers of a panel for one input.
-    [[nodiscard]] std::size_t panel_numbers() const noexcept { return kernels_->registers * kernels_->lanes; }
+    [[nodiscard]] std::size_t panel_numbers() const noexcept { return panel_registers * kernels_->lanes; }
     [[nodiscard]] std::size_t group_panels() const noexcept { return group_panels_; }
     [[nodiscard]] std::size_t groups() const noexcept {
         return (panels_ + group_panels_ - 1) / group_panels_;

@@ -86,9 +86,11 @@ struct rounding {
     }
 };
 
+// Registers of a panel, whatever is in it: two of one weight, or one of each of two.
+inline constexpr std::size_t panel_registers = 2;
+
 struct panel_kernels {
     std::size_t lanes;        // floats of a register
-    std::size_t registers;    // of a panel
     std::size_t block;        // inputs stored together
     std::size_t block_bytes;  // of one output
     std::size_t step;         // inputs are packed in multiples of this
@@ -124,11 +126,10 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 }
 (std::make_index_sequence<Tokens>{});
 
-template <class Arch, class Product, stored_format Weights, std::size_t Registers>
+template <class Arch, class Product, stored_format Weights>
 inline constexpr panel_kernels kernels_of = [] {
     static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0);
     panel_kernels made{.lanes = width<Arch>,
-                       .registers = Registers,
                        .block = Weights::block,
                        .block_bytes = Product::block_bytes,
                        .step = Product::step,
@@ -161,31 +162,30 @@ inline constexpr panel_kernels kernels_of = [] {
 }();
 
 // One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
-template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
+template <class Arch, stored_format Weights, codec Activations>
 [[gnu::noinline]] const panel_kernels& kernels() noexcept {
-    using product = panel_product<Arch, Weights, Activations, Registers>;
-    if constexpr (requires { typename amx_product<Arch, Weights, Activations, Registers>::panel; }) {
-        using with_amx = amx_product<Arch, Weights, Activations, Registers>;
-        return amx_permitted() ? kernels_of<Arch, with_amx, Weights, Registers>
-                               : kernels_of<Arch, product, Weights, Registers>;
+    using product = panel_product<Arch, Weights, Activations, panel_registers>;
+    if constexpr (requires { typename amx_product<Arch, Weights, Activations, panel_registers>::panel; }) {
+        using with_amx = amx_product<Arch, Weights, Activations, panel_registers>;
+        return amx_permitted() ? kernels_of<Arch, with_amx, Weights> : kernels_of<Arch, product, Weights>;
     } else {
-        return kernels_of<Arch, product, Weights, Registers>;
+        return kernels_of<Arch, product, Weights>;
     }
 }
 
 // The kernels of formats, or those that `formats` names where they are known at run time only.
-template <class Arch, format_policy Weights, activation_format Activations, std::size_t Registers>
+template <class Arch, format_policy Weights, activation_format Activations>
 const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
     const auto of = [&](auto weights) -> const panel_kernels& {
         using format = decltype(weights);
         if constexpr (!codec<format>)
-            return kernels<Arch, format, q8_0, Registers>();
+            return kernels<Arch, format, q8_0>();
         else if constexpr (codec<Activations>)
-            return kernels<Arch, format, Activations, Registers>();
+            return kernels<Arch, format, Activations>();
         else if (formats.activations.type == dtype::f32)
-            return kernels<Arch, format, f32, Registers>();
+            return kernels<Arch, format, f32>();
         else
-            return kernels<Arch, format, decltype(pair_of<Arch, format>()), Registers>();
+            return kernels<Arch, format, decltype(pair_of<Arch, format>())>();
     };
     if constexpr (codec<Weights>)
         return of(Weights{});
@@ -195,13 +195,10 @@ const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats)
 
 // Those that the library has, where it is linked.
 #if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
-#    define TIFFIN_COMPILED_KERNELS_(Format)                                                              \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 2>() noexcept;     \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32, 3>() noexcept;     \
-        extern template const panel_kernels& kernels<                                                     \
-            xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 2>() noexcept; \
-        extern template const panel_kernels& kernels<                                                     \
-            xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>()), 3>() noexcept;
+#    define TIFFIN_COMPILED_KERNELS_(Format)                                                       \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32>() noexcept; \
+        extern template const panel_kernels&                                                       \
+        kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>())>() noexcept;
 TIFFIN_COMPILED_KERNELS_(f32)
 TIFFIN_COMPILED_KERNELS_(bf16)
 TIFFIN_COMPILED_KERNELS_(f16)
@@ -209,9 +206,8 @@ TIFFIN_COMPILED_KERNELS_(q8_0)
 TIFFIN_COMPILED_KERNELS_(q4_0)
 TIFFIN_COMPILED_KERNELS_(q4_1)
 #    undef TIFFIN_COMPILED_KERNELS_
-#    define TIFFIN_COMPILED_KERNELS_(Format)                                                           \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0, 2>() noexcept; \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0, 3>() noexcept;
+#    define TIFFIN_COMPILED_KERNELS_(Format) \
+        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0>() noexcept;
 TIFFIN_COMPILED_KERNELS_(q5_0)
 TIFFIN_COMPILED_KERNELS_(q4_k)
 TIFFIN_COMPILED_KERNELS_(q5_k)

@@ -30,21 +30,13 @@ inline constexpr std::size_t blocked_size(std::size_t tokens, std::size_t featur
     return (features + depth_block - 1) / depth_block * depth_block * tokens;
 }
 
-// Weights in a panel of products of so many: more than three are multiplied two by two.
-inline constexpr std::size_t weights_together(std::size_t count) noexcept {
-    return count < 2 || count == 3 ? count : 2;
-}
-// Registers of a panel.
-inline constexpr std::size_t registers_for(std::size_t count) noexcept {
-    return count == 3 ? 3 : 2;
-}
-
-// `count` weights (outputs, inputs) times the same activations.
+// `count` weights (outputs, inputs) times the same activations, two by two.
 class panel_products {
 public:
-    // `kernels` are of registers_for(count) registers.
     panel_products(std::size_t outputs, std::size_t inputs, std::size_t count, const panel_kernels& kernels);
-    void pack(std::size_t which, const tensor_view& weight, const preparation& how);
+    void pack(std::size_t which, const tensor_view& weight, const preparation& how) {
+        packs_[which / 2].pack(which % 2, weight, how);
+    }
 
     // Floats for the sums of as many tasks as `most_workers` allows.
     [[nodiscard]] std::size_t scratch_numbers(std::size_t tokens, std::size_t most_workers) const noexcept;
@@ -62,17 +54,15 @@ public:
 
 private:
     [[nodiscard]] const packed_weights& first() const noexcept { return packs_.front(); }
-    [[nodiscard]] std::size_t unpacked_numbers() const noexcept;
     [[nodiscard]] std::size_t rounded_numbers(std::size_t tokens) const noexcept;
-    [[nodiscard]] std::size_t sum_numbers(std::size_t tokens) const noexcept;
+    [[nodiscard]] std::size_t sum_numbers(const packed_weights& pack, std::size_t tokens) const noexcept;
+    [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept;
     const std::byte* round(const activations& in, float* to, std::size_t most_workers,
                            const executor_ref& execute) const;
     void run_group(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                    float* acc, const cpu_detail::epilogue_ref& finish) const noexcept;
 
-    std::size_t count_;
-    std::size_t together_;  // weights of a pack
-    std::vector<packed_weights> packs_;
+    std::vector<packed_weights> packs_;  // of two weights; of an odd number the last of one
 };
 
 // The same with the kernels of formats and of an instruction set.
@@ -80,8 +70,7 @@ template <class Arch, format_policy Weights, activation_format Activations, std:
 class products : public panel_products {
 public:
     products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
-        : panel_products(outputs, inputs, Count,
-                         kernels_for<Arch, Weights, Activations, registers_for(Count)>(formats)) {}
+        : panel_products(outputs, inputs, Count, kernels_for<Arch, Weights, Activations>(formats)) {}
 };
 
 }  // namespace simd_detail

@@ -17,7 +17,7 @@ TIFFIN_INLINE packed_weights::packed_weights(std::size_t outputs, std::size_t in
     : outputs_(outputs),
       inputs_(inputs),
       count_(count),
-      panel_outputs_(count < 2 ? kernels.registers * kernels.lanes : kernels.lanes),
+      panel_outputs_(panel_registers / count * kernels.lanes),
       packed_inputs_((inputs + kernels.step - 1) / kernels.step * kernels.step),
       group_panels_(group_panels),
       panels_((outputs + panel_outputs_ - 1) / panel_outputs_),
@@ -45,29 +45,20 @@ inline std::size_t group_size(std::size_t panels) noexcept {
 }
 
 TIFFIN_INLINE panel_products::panel_products(std::size_t outputs, std::size_t inputs, std::size_t count,
-                                             const panel_kernels& kernels)
-    : count_(count), together_(weights_together(count)) {
-    const std::size_t adjacent = count < 2 ? kernels.registers * kernels.lanes : kernels.lanes;
-    for (std::size_t first = 0; first < count; first += together_)
-        packs_.emplace_back(outputs, inputs, together_, group_size(outputs / adjacent), kernels);
-}
-
-TIFFIN_INLINE void panel_products::pack(std::size_t which, const tensor_view& weight,
-                                        const preparation& how) {
-    packs_[which / together_].pack(which % together_, weight, how);
-    // The last of an odd number, in the place beside it too.
-    if (which + 1 == count_ && count_ % together_ != 0) packs_.back().pack(1, weight, how);
+                                             const panel_kernels& kernels) {
+    // A group has as many outputs in each pack: a panel of one weight has those of two panels of two.
+    const std::size_t registers = outputs / kernels.lanes;
+    const std::size_t of_two = std::max(group_size(registers), 1 + count % 2),
+                      of_one = count == 1 ? group_size(registers / panel_registers) : of_two / 2;
+    for (std::size_t first = 0; first < count; first += 2) {
+        const std::size_t weights = std::min<std::size_t>(count - first, 2);
+        packs_.emplace_back(outputs, inputs, weights, weights == 1 ? of_one : of_two, kernels);
+    }
 }
 
 TIFFIN_INLINE std::size_t panel_products::scratch_numbers(std::size_t tokens,
                                                           std::size_t most_workers) const noexcept {
-    // Sums, then a block of weights unpacked.
-    return rounded_numbers(tokens) + std::min(most_workers, first().groups()) *
-                                         (packs_.size() * sum_numbers(tokens) + unpacked_numbers());
-}
-
-TIFFIN_INLINE std::size_t panel_products::unpacked_numbers() const noexcept {
-    return first().kernels().unpack == nullptr ? 0 : depth_block * first().panel_numbers();
+    return rounded_numbers(tokens) + std::min(most_workers, first().groups()) * numbers_a_worker(tokens);
 }
 
 // Activations as the tiles want them, in floats.
@@ -76,10 +67,17 @@ TIFFIN_INLINE std::size_t panel_products::rounded_numbers(std::size_t tokens) co
     return how.round == nullptr ? 0 : how.bytes(tokens, first().inputs()) / sizeof(float);
 }
 
-// Of one pack.
-TIFFIN_INLINE std::size_t panel_products::sum_numbers(std::size_t tokens) const noexcept {
-    return std::min(tokens, token_block(first().kernels().rows.row_bytes)) * first().group_panels() *
-           first().panel_numbers();
+TIFFIN_INLINE std::size_t panel_products::sum_numbers(const packed_weights& pack,
+                                                      std::size_t tokens) const noexcept {
+    return std::min(tokens, token_block(pack.kernels().rows.row_bytes)) * pack.group_panels() *
+           pack.panel_numbers();
+}
+
+// Sums, then a block of weights unpacked.
+TIFFIN_INLINE std::size_t panel_products::numbers_a_worker(std::size_t tokens) const noexcept {
+    std::size_t numbers = first().kernels().unpack == nullptr ? 0 : depth_block * first().panel_numbers();
+    for (const packed_weights& pack : packs_) numbers += sum_numbers(pack, tokens);
+    return numbers;
 }
 
 TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, std::size_t most_workers,
@@ -89,10 +87,10 @@ TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, st
     scratch += rounded_numbers(in.tokens);
     const tile_set& tiles = first().kernels().tiles_for(in.tokens);
     const std::size_t groups = first().groups(), workers = std::min(most_workers, groups);
-    const std::size_t numbers_a_worker = packs_.size() * sum_numbers(in.tokens) + unpacked_numbers();
+    const std::size_t numbers = numbers_a_worker(in.tokens);
     std::atomic<std::size_t> next{0};
     const auto work = [&](std::size_t worker) noexcept {
-        float* const mine = scratch + worker * numbers_a_worker;
+        float* const mine = scratch + worker * numbers;
         // The group after this one is claimed early, so that its first weights can be asked for.
         std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
         while (group < groups) {
@@ -129,16 +127,16 @@ TIFFIN_INLINE const std::byte* panel_products::round(const activations& in, floa
 TIFFIN_INLINE void panel_products::run_group(std::size_t group, std::size_t following, const std::byte* rows,
                                              std::size_t tokens, float* acc,
                                              const cpu_detail::epilogue_ref& finish) const noexcept {
-    const std::size_t panels = first().panels_in(group), numbers = first().panel_numbers();
     const std::size_t first_output = group * outputs_at_once();
-    const std::size_t outputs = std::min(panels * first().panel_outputs(), first().outputs() - first_output);
+    const std::size_t outputs = std::min(outputs_at_once(), first().outputs() - first_output);
     // Whole tiles to a block, as a smaller tile uses fewer of the registers.
     const std::size_t tile = first().kernels().tiles_for(tokens).tokens;
     const std::size_t tile_count = (tokens + tile - 1) / tile;
     const std::size_t most = token_block(first().kernels().rows.row_bytes);
     const std::size_t blocks = (tokens + most - 1) / most;
-    const std::size_t pack_sums = sum_numbers(tokens);
-    auto* const unpacked = reinterpret_cast<std::byte*>(acc + packs_.size() * pack_sums);
+    const std::size_t pair_step = sum_numbers(first(), tokens), numbers = first().panel_numbers();
+    float* const last = acc + (packs_.size() - 1) * pair_step;
+    auto* const unpacked = reinterpret_cast<std::byte*>(last + sum_numbers(packs_.back(), tokens));
     for (std::size_t b = 0; b < blocks; ++b) {
         const std::size_t from = tile_count * b / blocks * tile;
         const std::size_t count = std::min(tile_count * (b + 1) / blocks * tile, tokens) - from;
@@ -149,10 +147,13 @@ TIFFIN_INLINE void panel_products::run_group(std::size_t group, std::size_t foll
             const packed_weights& soon = packs_[(p + 1) % packs_.size()];
             const std::byte* const next =
                 then < soon.groups() ? soon.block(then * soon.group_panels(), 0) : nullptr;
-            packs_[p].multiply(group, {rows, tokens, from, count}, next, acc + p * pack_sums, unpacked);
+            packs_[p].multiply(group, {rows, tokens, from, count}, next, acc + p * pair_step, unpacked);
         }
+        const auto sums_of = [&](const packed_weights& pack, const float* data) {
+            return cpu_detail::weight_sums{data, pack.panel_outputs(), numbers, count * numbers};
+        };
         finish(from, count, first_output, outputs,
-               {acc, first().panel_outputs(), numbers, count * numbers, first().panel_outputs(), pack_sums});
+               {sums_of(first(), acc), first().panel_outputs(), pair_step, sums_of(packs_.back(), last)});
     }
 }
 
