@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,39 @@ TEST_CASE_FIXTURE(stem_fixture, "a workspace of the host is refused before anyth
     CHECK(s.failure().message().find("workspace: is memory of the host") == 0);
     CHECK(layer.synchronise().ok());
     CHECK(out.here() == x);
+}
+
+TEST_CASE_FIXTURE(stem_fixture,
+                  "weights may lie on the device, a router's too, whose numbers are looked at there") {
+    mixture<softmax_topk, embedded> block;
+    block.router.top_k = 2;
+    whole_tensors all;
+    for (const char* const expert : {"experts.0.", "experts.1.", "experts.2."}) all.add_stem(expert);
+    all.add("router.weight", {3, d});
+    auto expected = prepare(block, all.given, reference<>{});
+    std::vector<float> wanted_rows(x.size());
+    expected(x, ids, wanted_rows);
+
+    std::vector<there<float>> held;
+    weights moved;
+    for (const weights::entry& e : all.given.entries()) {
+        const auto* const from = static_cast<const float*>(e.tensor.data);
+        held.emplace_back(std::vector<float>(from, from + e.tensor.shape.elements()));
+        moved.add(e.name, held.back().data(), e.tensor.shape);
+    }
+    auto layer = prepare(block, moved, tiffin::cuda<>{stream}, {.tokens = 16});
+    const there<float> in(x), out(x.size());
+    const there<std::int32_t> their_ids(ids);
+    CHECK(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows()).ok());
+    CHECK(layer.synchronise().ok());
+    const std::vector<float> y = out.here();
+    for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(wanted_rows[i]).epsilon(1e-5));
+
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    REQUIRE(cudaMemcpy(held.back().data() + 5, &nan, sizeof nan, cudaMemcpyHostToDevice) == cudaSuccess);
+    const auto refused = try_prepare(block, moved, tiffin::cuda<>{stream});
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().message().find("router.weight: number 5 is NaN") == 0);
 }
 
 TEST_CASE_FIXTURE(stem_fixture, "a small workspace makes calls run in pieces; too small a one is refused") {
