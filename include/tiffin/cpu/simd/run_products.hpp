@@ -187,7 +187,8 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
                                                  const std::byte* next, float* acc,
                                                  std::byte* unpacked) const noexcept {
     const panel_kernels& kernels = *kernels_;
-    const auto [rows, tokens, first, count] = of;
+    const std::byte* const rows = of.rows;
+    const std::size_t tokens = of.tokens, first = of.first, count = of.count;
     const std::size_t numbers = panel_numbers();
     const tile_set& tiles = kernels.tiles_for(tokens);
     const std::size_t tile_count = (count + tiles.tokens - 1) / tiles.tokens;
