@@ -5,7 +5,8 @@
 # layers. FOLDER gets bench_cuda.{json,txt,md,png} (default: build/device).
 #
 # Where the compiler and the device are in different machines that share the folder: --build on the one, with the
-# device's architecture in CUDAARCHS (CUDAARCHS=90 for an H100), and --run on the other.
+# device's architecture in CUDAARCHS (CUDAARCHS=90 for an H100), and --run on the other;
+# TIFFIN_NATIVE=OFF too where their processors differ.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 steps="build run"

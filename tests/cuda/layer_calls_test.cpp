@@ -115,24 +115,20 @@ TEST_CASE_FIXTURE(stem_fixture,
     std::vector<float> wanted_rows(x.size());
     expected(x, ids, wanted_rows);
 
-    std::vector<there<float>> held;
-    weights moved;
-    for (const weights::entry& e : all.given.entries()) {
-        const auto* const from = static_cast<const float*>(e.tensor.data);
-        held.emplace_back(std::vector<float>(from, from + e.tensor.shape.elements()));
-        moved.add(e.name, held.back().data(), e.tensor.shape);
-    }
-    auto layer = prepare(block, moved, tiffin::cuda<>{stream}, {.tokens = 16});
+    const moved_tensors moved(all.given);
+    auto layer = prepare(block, moved.given, tiffin::cuda<>{stream}, {.tokens = 16});
     const there<float> in(x), out(x.size());
     const there<std::int32_t> their_ids(ids);
     CHECK(layer.try_call(in.rows(), {.token_ids = {their_ids.data(), ids.size()}}, out.rows()).ok());
     CHECK(layer.synchronise().ok());
     const std::vector<float> y = out.here();
+    // The experts' rows are whole numbers; two weights and a sum are rounded, 2^-24 each, and exp by a few of these.
     for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(wanted_rows[i]).epsilon(1e-5));
 
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    REQUIRE(cudaMemcpy(held.back().data() + 5, &nan, sizeof nan, cudaMemcpyHostToDevice) == cudaSuccess);
-    const auto refused = try_prepare(block, moved, tiffin::cuda<>{stream});
+    REQUIRE(cudaMemcpy(moved.held.back().data() + 5, &nan, sizeof nan, cudaMemcpyHostToDevice) ==
+            cudaSuccess);
+    const auto refused = try_prepare(block, moved.given, tiffin::cuda<>{stream});
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.failure().message().find("router.weight: number 5 is NaN") == 0);
 }
@@ -243,13 +239,8 @@ TEST_CASE_FIXTURE(stem_fixture, "y may be the residual, and x too") {
 }
 
 TEST_CASE_FIXTURE(stem_fixture, "weights that lie on the device are read there") {
-    std::vector<there<float>> held;
-    weights given;
-    for (const weights::entry& e : tensors.given.entries()) {
-        const auto* const from = static_cast<const float*>(e.tensor.data);
-        held.emplace_back(std::vector<float>(from, from + e.tensor.shape.elements()));
-        given.add(e.name, held.back().data(), e.tensor.shape);
-    }
+    const moved_tensors moved(tensors.given);
+    const weights& given = moved.given;
 #if defined(TIFFIN_CUDA_ON_HOST)
     const std::size_t before = emulated::device().allocations;
 #endif

@@ -94,4 +94,18 @@ struct whole_tensors {
     }
 };
 
+// Tensors in f32, moved to the device.
+struct moved_tensors {
+    std::vector<there<float>> held;
+    tiffin::weights given;
+
+    explicit moved_tensors(const tiffin::weights& here) {
+        for (const tiffin::weights::entry& e : here.entries()) {
+            const auto* const from = static_cast<const float*>(e.tensor.data);
+            held.emplace_back(std::vector<float>(from, from + e.tensor.shape.elements()));
+            given.add(e.name, held.back().data(), e.tensor.shape);
+        }
+    }
+};
+
 }  // namespace tiffin_cuda_test
