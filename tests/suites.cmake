@@ -56,7 +56,7 @@ tiffin_suite(router/row_router O0
              TESTS router/row_choice.hpp router/product_keys.hpp router/row_range.hpp)
 tiffin_suite(format/format
              ARM TESTS format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
-                       format/any_format.hpp dtype.hpp tensor.hpp)
+                       format/any_format.hpp format/number_format.hpp dtype.hpp tensor.hpp)
 tiffin_suite(format/given_formats
              ARM TESTS format/given_format.hpp format/q4_1.hpp format/q5_0.hpp format/q5_1.hpp format/q2_k.hpp
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
@@ -106,7 +106,7 @@ tiffin_suite(engine/conformance_relatives
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
              HEAVY O3
-             TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/simd/panel_product.hpp cpu/simd/panel_kernels.hpp cpu/simd/unit.hpp
+             TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/formula.hpp cpu/row_block.hpp cpu/simd/panel_product.hpp cpu/simd/weight_kernels.hpp cpu/simd/unit.hpp
                    cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
                    cpu/simd/integer_row.hpp cpu/simd/integer_panel.hpp cpu/simd/integer_tile.hpp
                    cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
@@ -152,7 +152,7 @@ tiffin_suite(bind/errors O0
              TESTS bind/bind_weights.hpp bind/bind_plan.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
                    call/call_checks.hpp error.hpp)
 tiffin_suite(bind/errors_routed O0 TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
-tiffin_suite(bind/preparation HEAVY THREADS TESTS bind/preparation.hpp cpu/simd/panel_kernels.hpp)
+tiffin_suite(bind/preparation HEAVY THREADS TESTS bind/preparation.hpp cpu/simd/weight_kernels.hpp)
 tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
 
 # ---- layers and calls ----

@@ -108,8 +108,8 @@ void check_product(std::size_t inputs, std::size_t outputs) {
     using kept = std::conditional_t<codec<Weights>, Weights, any_format>;
     simd<kept, f32, Activations> backend;
     if constexpr (!codec<Weights>) backend.weights = kept_as_given;
-    simd_detail::products<xsimd::default_arch, kept, Activations, 1> product(
-        outputs, inputs, formats_of(backend.formats(), std::span(&w.type, 1)));
+    simd_detail::panel_products product(outputs, inputs, 1,
+                                        formats_of(backend.formats(), std::span(&w.type, 1)));
     product.pack(0, {w.data(), w.type, {outputs, inputs}}, preparation{});
     const std::vector<double>& wr = w.exact;
     const std::vector<double> xr =

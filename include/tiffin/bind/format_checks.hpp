@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/number_format.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
 #include <tiffin/tensor.hpp>
 

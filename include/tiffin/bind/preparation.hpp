@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/executor/executor.hpp>
-#include <tiffin/format/any_format.hpp>
+#include <tiffin/format/number_format.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>

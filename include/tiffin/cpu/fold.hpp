@@ -87,9 +87,9 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     folded_table made;
     made.width = bound.width;
     made.vocab = from.sizes()[at.vocab];
-    using machine = simd_detail::machine<f32, f32, f32, xsimd::default_arch>;
+    using machine = simd_detail::machine<xsimd::default_arch>;
     detail::checked_executor checked(execute);
-    const preparation how{{}, checked};
+    const preparation how{simd<>{}.formats(), checked};
     const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(

@@ -4,7 +4,6 @@
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/bind/preparation.hpp>
 #include <tiffin/engine/view.hpp>
-#include <tiffin/format/any_format.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
@@ -20,7 +19,6 @@ inline constexpr std::size_t bank_group = 128;
 template <class Machine>
 struct host_numbers : Machine {
     using reg = typename Machine::reg;
-    using row_storage = typename Machine::table_storage;
     struct bank_row {
         const float* first;
         std::size_t step;  // from one rank number's to the next
@@ -33,10 +31,6 @@ struct host_numbers : Machine {
         return Machine::load(from, count);
     }
     static reg load_bank(const float* from, std::size_t) noexcept { return Machine::load_aligned(from); }
-    static const auto* row_at(const typename Machine::table_storage* row, dtype type,
-                              std::size_t number) noexcept {
-        return Machine::table_numbers::at(row, type, number);
-    }
     static bank_row bank(const engine_detail::slot& s, std::size_t expert, std::size_t /*outputs*/,
                          std::size_t feature) noexcept {
         const std::size_t group = feature / bank_group * s.experts + expert;

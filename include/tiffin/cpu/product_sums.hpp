@@ -50,6 +50,9 @@ struct register_sums {
     }
 };
 
+// Outputs that are finished together: at most so many.
+inline constexpr std::size_t finished_at_once = 256;
+
 // What is done with sums as soon as they are there: finish(first token, tokens, first output, outputs, sums), on any
 // thread, for every token and output once. A reference: it must outlive the products' run.
 class epilogue_ref {

@@ -36,10 +36,10 @@ public:
         for (std::size_t i = 0; i < tensors.size(); ++i) {
             if (kinds[i] == tensor_kind::logits) {
                 experts_ = tensors[i].shape[0];
-                weight_.emplace_back(experts_, inputs, number_formats{});
+                weight_.push_back(Machine::exact_products(experts_, inputs));
                 weight_.back().pack(0, tensors[i], how);
             } else if (kinds[i] == tensor_kind::selection_bias) {
-                bias_ = stored_numbers<f32>(tensors[i], tensors[i].shape.elements());  // a copy
+                bias_ = stored_numbers(tensors[i], tensors[i].shape.elements());  // a copy
                 how.hold(bias_.own_bytes());
             } else if (kinds[i] == tensor_kind::route_map) {
                 map_.resize(tensors[i].shape.elements());
@@ -72,7 +72,7 @@ public:
                            });
             double* const spare = scratch;
             for (std::size_t t = 0; t < call.tokens; ++t)
-                choose(router_, all + t * experts_, experts_, bias_.data(), spare, to.of(t));
+                choose(router_, all + t * experts_, experts_, bias_.floats(), spare, to.of(t));
         } else {
             for (std::size_t t = 0; t < call.tokens; ++t)
                 for (std::size_t i = 0; i < choices_; ++i)
@@ -96,8 +96,8 @@ private:
     [[no_unique_address]] Router router_;
     std::size_t choices_;
     std::size_t experts_ = 0;
-    std::vector<typename Machine::exact_products> weight_;
-    stored_numbers<f32> bias_;
+    std::vector<typename Machine::products> weight_;
+    stored_numbers bias_;
     std::vector<std::int32_t> map_;
 };
 
@@ -142,7 +142,7 @@ public:
             tensor_view one = a;
             one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
             one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, formats_of(how.formats, std::span(&a.type, 1)));
+            weights_.emplace_back(rank_, inputs_, 1, formats_of(how.formats, std::span(&a.type, 1)));
             weights_.back().pack(0, one, how);
         }
         how.done(a);
@@ -206,7 +206,7 @@ private:
     std::size_t experts_;
     std::size_t rank_;
     std::size_t inputs_;
-    std::vector<typename Machine::template products<1>> weights_;
+    std::vector<typename Machine::products> weights_;
 };
 
 }  // namespace cpu_detail

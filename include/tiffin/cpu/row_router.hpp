@@ -17,8 +17,7 @@ namespace cpu_detail {
 
 template <class Machine, row_router Router>
 class router_stage<Machine, Router> {
-    using exact = typename Machine::exact_products;
-    using table_storage = typename Machine::table_storage;
+    using exact = typename Machine::products;
     using arena = detail::arena<64>;
 
 public:
@@ -32,7 +31,7 @@ public:
             switch (kinds[i]) {
                 case tensor_kind::query: keep(t, t.shape[0], inputs, query_, how); break;
                 case tensor_kind::query_bias:
-                    bias_ = stored_numbers<f32>(t, t.shape.elements());  // a copy
+                    bias_ = stored_numbers(t, t.shape.elements());  // a copy
                     how.hold(bias_.own_bytes());
                     break;
                 case tensor_kind::half_keys: keep_keys(t, how); break;
@@ -41,8 +40,8 @@ public:
                     how.hold(ranges_.size() * sizeof ranges_[0]);
                     break;
                 case tensor_kind::row_keys:
-                    type_ = format_of_table(how.formats, t.type).type;
-                    row_keys_ = typename Machine::table_numbers(t, type_);
+                    row_keys_ = stored_numbers(t, format_of_table(how.formats, t.type));
+                    format_ = format_of_table(how.formats, t.type).rows;
                     gathered_ = t.gathered;
                     how.hold(row_keys_.own_bytes());
                     if (t.gathered == 0) how.done(t);
@@ -105,7 +104,7 @@ private:
 
     static void keep(const tensor_view& t, std::size_t outputs, std::size_t inputs, std::vector<exact>& to,
                      const preparation& how) {
-        to.emplace_back(outputs, inputs, number_formats{});
+        to.push_back(Machine::exact_products(outputs, inputs));
         to.back().pack(0, t, how);
     }
     void keep_keys(const tensor_view& t, const preparation& how) {
@@ -133,9 +132,9 @@ private:
     void score(const call_arguments& call, const activations& in, const areas_of_a_call& at) const {
         const std::size_t width = groups() * half_;
         multiply(call, query_[0], in, at.sums, at.queries, width);
-        if (bias_.data() != nullptr)
+        if (bias_.floats() != nullptr)
             for (std::size_t t = 0; t < call.tokens; ++t)
-                for (std::size_t j = 0; j < width; ++j) at.queries[t * width + j] += bias_.data()[j];
+                for (std::size_t j = 0; j < width; ++j) at.queries[t * width + j] += bias_.floats()[j];
         call_arguments all = call;
         all.rows = nullptr;
         for (std::size_t g = 0; g < groups(); ++g) {
@@ -157,23 +156,27 @@ private:
     // The weights of a token's rows by the products of their keys with what is read.
     void gate(const call_arguments& call, const activations& in, std::size_t t, double* scratch,
               choice<float>* chosen) const noexcept {
-        using numbers = typename Machine::table_numbers;
         auto* const products = reinterpret_cast<float*>(scratch + 2 * choices_);
         const std::size_t n = rows_chosen(chosen, choices_);
         const auto row_of = [&](std::size_t i) {
-            return gathered_ != 0
-                       ? reinterpret_cast<const table_storage*>(call.gathered_row(gathered_, t, choices_, i))
-                       : numbers::at(row_keys_.data(), type_,
-                                     static_cast<std::size_t>(chosen[i].expert) * inputs_);
+            return gathered_ != 0 ? call.gathered_row(gathered_, t, choices_, i)
+                                  : row_keys_.data() +
+                                        format_.bytes(static_cast<std::size_t>(chosen[i].expert) * inputs_);
         };
         for (std::size_t i = 0; i < n; ++i) {
             if (i + 1 < n) __builtin_prefetch(row_of(i + 1));
-            const table_storage* const row = row_of(i);
+            const std::byte* const row = row_of(i);
+            alignas(64) float some[finished_at_once];
             typename Machine::reg sums(0.0f);
-            for (std::size_t k = 0; k < inputs_; k += Machine::lane_count) {
-                const std::size_t left = std::min(Machine::lane_count, inputs_ - k);
-                sums = Machine::multiply_add(Machine::load_row(row, type_, k, left),
-                                             Machine::load(Machine::input_at(in, t, k), left), sums);
+            for (std::size_t k = 0; k < inputs_; k += finished_at_once) {
+                const std::size_t end = std::min(k + finished_at_once, inputs_);
+                const float* numbers = reinterpret_cast<const float*>(row) + k;
+                if (format_.decode != nullptr) format_.decode(row, k, end - k, some), numbers = some;
+                for (std::size_t j = k; j < end; j += Machine::lane_count) {
+                    const std::size_t left = std::min(Machine::lane_count, end - j);
+                    sums = Machine::multiply_add(Machine::load_row(numbers + (j - k), left),
+                                                 Machine::load(Machine::input_at(in, t, j), left), sums);
+                }
             }
             products[i] = Machine::sum(sums);
         }
@@ -185,12 +188,12 @@ private:
     std::size_t inputs_;
     std::size_t keys_ = 0;
     std::size_t half_ = 0;
-    dtype type_ = dtype::f32;     // of the rows' keys
+    row_format format_{};         // of the rows' keys
     std::vector<exact> query_;    // one, or none
     std::vector<exact> keys_of_;  // of each group
-    stored_numbers<f32> bias_;
+    stored_numbers bias_;
     std::vector<std::int32_t> ranges_;
-    typename Machine::table_numbers row_keys_;
+    stored_numbers row_keys_;
     std::size_t gathered_ = 0;  // the rows' keys: 0, or which of the call's tables they are
 };
 

@@ -37,10 +37,10 @@ namespace engine_detail {
 //                            rows of f32 in the workspace as a destination; whether a destination holds
 //                            what is not complete; such rows to where they belong; the same with those
 //                            carried over
+//   above_group<Outer>       where values are written group by group: a writer that reads rows for each
 //   record(call, chosen)     routes that a call wants to know
-//   token_at, row, gathered_row, ask
-//                            a token of a view, its row of a table, that of one of its choices among rows that came
-//                            with the call, and asking a cache for them
+//   token_at, row_value, ask a token of a view, the value of its row of a table or of the rows it chose, and asking a
+//                            cache for them
 //   input_at                 where a register of what a source reads begins
 //   scale_rows, evaluate_rows, multiply
 //                            the norms of a tree's rows; its formula without products; products and formula

@@ -1,7 +1,7 @@
 // A source with its tensors, as whatever computes it sees it: on the host by reference, in a kernel by value.
 #pragma once
 
-#include <tiffin/dtype.hpp>
+#include <tiffin/format/number_format.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/router/selection.hpp>
 
@@ -24,7 +24,7 @@ struct slot {
     const void* numbers =
         nullptr;                  // vector: f32; low_rank_out: as the target packs a bank; chosen_rows: row 0
     float number = 0;             // scalar, row_width
-    dtype type = dtype::f32;      // of the numbers of rows
+    row_format format{};          // of the numbers of rows
     std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
     std::size_t table = 0;        // table, pool; on a device gathered chosen_rows: which of the view's rows
     std::size_t gathered = 0;     // chosen_rows: 0, or which of the call's tables they are (see tensor_view)
@@ -98,8 +98,8 @@ struct place {
         const slot& s = view.tensor_slots[Slot];
         if constexpr (kind == tensor_kind::projection) {
             return products.template sum<ordinal_of<source_type, Slot>>();
-        } else if constexpr (kind == tensor_kind::table) {
-            return Numbers::load_row(View::target::row(view, token, s.table), s.type, feature, count);
+        } else if constexpr (is_row_value(kind)) {
+            return View::target::template row_value<Numbers, kind>(view, token, s, feature, count);
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers != nullptr
                        ? Numbers::load_vector(static_cast<const float*>(s.numbers), feature, count)
@@ -119,10 +119,6 @@ struct place {
             return Numbers::load_given(token.residual + feature, count);
         } else if constexpr (kind == tensor_kind::input_row) {
             return Numbers::load_given(View::target::input_at(view.input, token, feature), count);
-        } else if constexpr (kind == tensor_kind::pool) {
-            return mixed_rows(s, View::target::row(view, token, s.table));
-        } else if constexpr (kind == tensor_kind::chosen_rows) {
-            return mixed_rows(s, static_cast<const typename Numbers::row_storage*>(s.numbers));
         } else {
             static_assert(kind == tensor_kind::low_rank_out,
                           "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
@@ -136,18 +132,6 @@ struct place {
     }
 
 private:
-    // `first`: the row of expert 0; not read where each choice's row came with the call.
-    [[nodiscard]] TIFFIN_HD reg mixed_rows(const slot& s, const auto* first) const {
-        const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
-        reg total(0.0f);
-        for (std::size_t i = 0; i < s.choices && chosen[i].expert >= 0; ++i) {
-            const auto* const row = s.gathered != 0 ? View::target::gathered_row(view, token, s, i)
-                                                    : Numbers::row_at(first, s.type, s.offset_of(chosen[i]));
-            total = Numbers::multiply_add(reg(chosen[i].weight),
-                                          Numbers::load_row(row, s.type, feature, count), total);
-        }
-        return total;
-    }
     [[nodiscard]] TIFFIN_HD reg low_rank(const slot& s) const {
         const auto* const chosen = reinterpret_cast<const choice<float>*>(token.state + s.state);
         const float* z = token.state + s.state + 2 * s.choices;
@@ -169,6 +153,8 @@ private:
 // that the step yields.
 template <class View, std::size_t Chain, class Store>
 struct above {
+    static constexpr std::size_t chain = Chain;
+
     typename View::target::template kept<View> view;
     Store store;
 
@@ -181,6 +167,11 @@ struct above {
         const place<numbers, View, last_step<Chain, Register>> here{view, token, feature, count, {v}};
         store(t, feature, Register(evaluate(view.source, here)), count);
     }
+    // What the host writes the values of a group of features with, token by token.
+    [[nodiscard]] auto of_group() const requires requires {
+        typename View::target::template above_group<above>;
+    }
+    { return typename View::target::template above_group<above>(*this); }
     // Token t comes next: asks for what will be read of it at these features.
     void coming(std::size_t t, std::size_t first, std::size_t count) const noexcept {
         View::target::ask(view, t, first, count);

@@ -55,6 +55,10 @@ constexpr bool has_row_per_choice(tensor_kind kind) noexcept {
 constexpr bool holds_rows(tensor_kind kind) noexcept {
     return kind == tensor_kind::table || kind == tensor_kind::pool || has_row_per_choice(kind);
 }
+// Rows that a formula reads; the keys of rows are their router's.
+constexpr bool is_row_value(tensor_kind kind) noexcept {
+    return holds_rows(kind) && kind != tensor_kind::row_keys;
+}
 constexpr bool is_map(tensor_kind kind) noexcept {
     return kind == tensor_kind::route_map || kind == tensor_kind::row_ranges;
 }

@@ -1,7 +1,7 @@
 // How the factors of a training product are laid out for the tiles of a number format, from panels and rows of f32.
 #pragma once
 
-#include <tiffin/cpu/simd/panel_kernels.hpp>
+#include <tiffin/cpu/simd/weight_kernels.hpp>
 
 #include <bit>
 #include <cstddef>

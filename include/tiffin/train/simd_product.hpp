@@ -1,7 +1,7 @@
 // Products of matrices that change from step to step: the kernels of `simd`, on panels packed as they are used.
 #pragma once
 
-#include <tiffin/cpu/simd/panel_kernels.hpp>
+#include <tiffin/cpu/simd/weight_kernels.hpp>
 #include <tiffin/train/factor_layout.hpp>
 #include <tiffin/train/training_call.hpp>
 #include <tiffin/train/transpose.hpp>

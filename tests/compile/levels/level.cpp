@@ -5,7 +5,7 @@
 TIFFIN_BEGIN
 namespace simd_detail {
 
-const panel_kernels* kernels_of_all_formats(const number_formats& formats, bool paired_weights) {
+const weight_kernels* kernels_of_all_formats(const number_formats& formats, bool paired_weights) {
     using arch = xsimd::default_arch;
     return paired_weights ? &kernels_for<arch, any_format, paired>(formats)
                           : &kernels_for<arch, any_format, f32>(formats);

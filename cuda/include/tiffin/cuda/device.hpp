@@ -130,6 +130,28 @@ struct device {
             view.rows[s.table].row_of_choice(at.row, s.choices, i, view.call.refused));
     }
 
+    // The value of a row of a table, or of the sum of those chosen.
+    template <class Numbers, tensor_kind Kind, class View>
+    __device__ static typename Numbers::reg row_value(const View& view, const token& at,
+                                                      const engine_detail::slot& s, std::size_t feature,
+                                                      std::size_t count) {
+        if constexpr (Kind == tensor_kind::table) {
+            return Numbers::load_given(row(view, at, s.table) + feature, count);
+        } else {
+            const storage* first = static_cast<const storage*>(s.numbers);
+            if constexpr (Kind == tensor_kind::pool) first = row(view, at, s.table);
+            const auto* const chosen = reinterpret_cast<const choice<float>*>(at.state + s.state);
+            typename Numbers::reg total(0.0f);
+            for (std::size_t i = 0; i < s.choices && chosen[i].expert >= 0; ++i) {
+                const storage* const one =
+                    s.gathered != 0 ? gathered_row(view, at, s, i) : first + s.offset_of(chosen[i]);
+                total = Numbers::multiply_add(typename Numbers::reg(chosen[i].weight),
+                                              Numbers::load_given(one + feature, count), total);
+            }
+            return total;
+        }
+    }
+
     // Rows of activations that a source writes and the next one reads.
     class buffer {
     public:

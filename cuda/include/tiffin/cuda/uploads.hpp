@@ -46,21 +46,23 @@ public:
             reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
             return static_cast<const storage*>(given.data);
         std::vector<std::byte> memory;
-        const stored_numbers<Format> converted(on_host(given, memory));
-        return copy(converted.data(), given.shape.elements());
+        const stored_numbers converted(on_host(given, memory), describe(Format{}), alignof(storage));
+        return copy(reinterpret_cast<const storage*>(converted.data()), given.shape.elements());
     }
     // The same of a bank (experts, outputs, rank), as (experts, rank, outputs): threads side by side compute
     // outputs side by side, and shall read numbers that lie so.
     template <codec Format>
     const typename Format::storage* bank(const tensor_view& given) {
         if (given.data == nullptr || !outcome_) return nullptr;
+        using storage = typename Format::storage;
         std::vector<std::byte> memory;
-        const stored_numbers<Format> from(on_host(given, memory));
+        const stored_numbers converted(on_host(given, memory), describe(Format{}), alignof(storage));
+        const auto* const from = reinterpret_cast<const storage*>(converted.data());
         const std::size_t outputs = given.shape[1], rank = given.shape[2];
-        std::vector<typename Format::storage> turned(given.shape.elements());
+        std::vector<storage> turned(given.shape.elements());
         for (std::size_t i = 0; i < turned.size(); ++i) {
             const std::size_t expert = i / (outputs * rank), output = i / rank % outputs;
-            turned[(expert * rank + i % rank) * outputs + output] = from.data()[i];
+            turned[(expert * rank + i % rank) * outputs + output] = from[i];
         }
         return copy(turned.data(), turned.size());
     }

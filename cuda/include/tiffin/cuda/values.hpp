@@ -34,12 +34,6 @@ struct device_numbers {
     TIFFIN_HD static reg load_bank(const storage* from, std::size_t count) {
         return cuda_detail::load<Format, N>(from, count);
     }
-    TIFFIN_HD static reg load_row(const storage* row, dtype, std::size_t feature, std::size_t count) {
-        return cuda_detail::load<Format, N>(row + feature, count);
-    }
-    TIFFIN_HD static const storage* row_at(const storage* row, dtype, std::size_t number) {
-        return row + number;
-    }
     TIFFIN_HD static bank_row bank(const engine_detail::slot& s, std::size_t expert, std::size_t outputs,
                                    std::size_t feature) {
         return {static_cast<const storage*>(s.numbers) + expert * s.rank * outputs + feature, outputs};

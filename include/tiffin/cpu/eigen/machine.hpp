@@ -5,7 +5,7 @@
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
 #include <tiffin/cpu/product_sums.hpp>
-#include <tiffin/format/f32.hpp>
+#include <tiffin/format/number_format.hpp>
 
 #include <Eigen/Core>
 
@@ -54,7 +54,7 @@ struct activations {
 // Weights (outputs, inputs) times the same activations, each task a range of the outputs.
 class eigen_products {
 public:
-    eigen_products(std::size_t outputs, std::size_t inputs, std::size_t count)
+    eigen_products(std::size_t outputs, std::size_t inputs, std::size_t count, const number_formats& = {})
         : outputs_(outputs), inputs_(inputs), count_(count) {}
     void pack(std::size_t, const tensor_view& weight, const preparation& how) {
         weights_.emplace_back(weight);
@@ -73,7 +73,7 @@ public:
             for (std::size_t m = 0; m < count_; ++m) {
                 const const_matrix_map x(in.data, index(in.tokens), index(inputs_),
                                          Eigen::OuterStride<>(index(in.stride)));
-                const const_matrix_map w(weights_[m].data() + first * inputs_, index(last - first),
+                const const_matrix_map w(weights_[m].floats() + first * inputs_, index(last - first),
                                          index(inputs_), Eigen::OuterStride<>(index(inputs_)));
                 matrix_map product(scratch + m * in.tokens * outputs_ + first, index(in.tokens),
                                    index(last - first), Eigen::OuterStride<>(index(outputs_)));
@@ -81,10 +81,13 @@ public:
             }
             // The sums of a weight are a plane.
             const std::size_t plane = in.tokens * outputs_;
-            const auto sums_of = [&](std::size_t weight) {
-                return cpu_detail::weight_sums{scratch + weight * plane + first, last - first, outputs_, 0};
-            };
-            finish(0, in.tokens, first, last - first, {sums_of(0), plane, 2 * plane, sums_of(count_ - 1)});
+            for (std::size_t j = first; j < last; j += cpu_detail::finished_at_once) {
+                const std::size_t outputs = std::min(cpu_detail::finished_at_once, last - j);
+                const auto sums_of = [&](std::size_t weight) {
+                    return cpu_detail::weight_sums{scratch + weight * plane + j, outputs, outputs_, 0};
+                };
+                finish(0, in.tokens, j, outputs, {sums_of(0), plane, 2 * plane, sums_of(count_ - 1)});
+            }
         };
         execute(tasks, task_ref(work));
     }
@@ -93,24 +96,16 @@ private:
     std::size_t outputs_;
     std::size_t inputs_;
     std::size_t count_;
-    std::vector<stored_numbers<f32>> weights_;
-};
-template <std::size_t Count>
-class products : public eigen_products {
-public:
-    products(std::size_t outputs, std::size_t inputs, const number_formats&)
-        : eigen_products(outputs, inputs, Count) {}
+    std::vector<stored_numbers> weights_;
 };
 
 struct machine {
     using reg = float;
-    using table_storage = float;
-    using table_numbers = stored_rows<f32>;
     using activations = eigen_detail::activations;
-    template <std::size_t Count>
-    using products = eigen_detail::products<Count>;
-    using exact_products = products<1>;
+    using products = eigen_products;
     static constexpr std::size_t lane_count = 1;
+
+    static products exact_products(std::size_t outputs, std::size_t inputs) { return {outputs, inputs, 1}; }
 
     struct buffer {
         float* data;
@@ -128,9 +123,9 @@ struct machine {
     }
     static float load(const float* from, std::size_t) noexcept { return *from; }
     static float load_aligned(const float* from) noexcept { return *from; }
-    static float load_row(const float* row, dtype, std::size_t first, std::size_t) noexcept {
+    static float load_row(const float* from, std::size_t) noexcept {
         float number;
-        std::memcpy(&number, row + first, sizeof number);  // at any alignment
+        std::memcpy(&number, from, sizeof number);  // at any alignment
         return number;
     }
     static void store(float from, float* to, std::size_t) noexcept { *to = from; }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/number_format.hpp>
 #include <tiffin/format/paired.hpp>
 #include <tiffin/grammar/concepts.hpp>
 
 #include <xsimd/config/xsimd_arch.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 
 TIFFIN_BEGIN
@@ -23,8 +25,13 @@ class engine;
 
 namespace simd_detail {
 
-template <format_policy Weights, format_policy Tables, activation_format Activations, class Arch>
+template <class Arch>
 struct machine;
+// Defined with the kernels, see simd.hpp.
+template <class Arch, format_policy Weights, activation_format Activations>
+const weight_kernels& kernels_for(const number_formats& formats) noexcept;
+template <class Arch, codec Format>
+void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept;
 
 // Whether a machine multiplies pairs of bf16.
 template <class Arch>
@@ -44,6 +51,24 @@ constexpr auto pair_of() noexcept {
         return bf16{};
     else
         return f32{};
+}
+
+// What is told of a format by name, or of the one that is chosen at run time.
+template <format_policy Format, class Describe>
+constexpr number_format describe_chosen(const Format& format, const Describe& describe) {
+    if constexpr (codec<Format>) {
+        return describe(format);
+    } else {
+        number_format told = with_format(format.type, describe);
+        if (told.type != format.type) told.refused = name_of(format.type);
+        return told;
+    }
+}
+template <class Arch, codec Format>
+constexpr number_format describe_rows(const Format& format) {
+    number_format told = describe(format);
+    if constexpr (!std::same_as<Format, f32>) told.rows.decode = &decode_row<Arch, Format>;
+    return told;
 }
 
 }  // namespace simd_detail
@@ -69,7 +94,7 @@ constexpr auto pair_of() noexcept {
 template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
           class Arch = xsimd::default_arch>
 struct simd {
-    using machine = simd_detail::machine<Weights, Tables, Activations, Arch>;
+    using machine = simd_detail::machine<Arch>;
     using target = cpu_detail::host<machine>;
     template <block_policy Block>
     using engine = cpu_detail::engine<machine, Block>;
@@ -79,10 +104,26 @@ struct simd {
     Activations activations{};
 
     [[nodiscard]] constexpr number_formats formats() const {
-        return {describe(weights), describe(tables), describe_activations()};
+        number_formats all;
+        all.weights = simd_detail::describe_chosen(weights, [](auto format) { return describe(format); });
+        all.tables = simd_detail::describe_chosen(tables, describe_rows);
+        all.activations = describe_activations();
+        all.kernels = &simd_detail::kernels_for<Arch, Weights, Activations>;
+        if constexpr (!codec<Weights>)
+            if (weights.as_given)
+                all.weights.of = [](dtype given) {
+                    return with_kept_format(given, [](auto format) { return describe(format); });
+                };
+        if constexpr (!codec<Tables>)
+            if (tables.as_given)
+                all.tables.of = [](dtype given) { return with_format(table_kept_as(given), describe_rows); };
+        return all;
     }
 
 private:
+    static constexpr auto describe_rows = [](auto format) {
+        return simd_detail::describe_rows<Arch>(format);
+    };
     [[nodiscard]] constexpr number_format describe_activations() const {
         if constexpr (codec<Activations>) {
             return describe(activations);

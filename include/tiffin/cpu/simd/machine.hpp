@@ -1,7 +1,6 @@
 // Registers, activations and products of the simd backend: what a stage is computed with.
 #pragma once
 
-#include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/simd/products.hpp>
@@ -14,17 +13,17 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-template <format_policy Weights, format_policy Tables, activation_format Activations, class Arch>
+template <class Arch>
 struct machine {
     using reg = lanes<Arch>;
-    using table_storage = typename Tables::storage;
-    using table_numbers = stored_rows<Tables>;
     using activations = simd_detail::activations;
-    template <std::size_t Count>
-    using products = simd_detail::products<Arch, Weights, Activations, Count>;
-    // Of routers: a route must not depend on how weights are stored and activations rounded.
-    using exact_products = simd_detail::products<Arch, f32, f32, 1>;
+    using products = panel_products;
     static constexpr std::size_t lane_count = width<Arch>;
+
+    // Of routers: a route must not depend on how weights are stored and activations rounded.
+    static products exact_products(std::size_t outputs, std::size_t inputs) {
+        return {outputs, inputs, 1, kernels<Arch, f32, f32>()};
+    }
 
     // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line. Or rounded ones alone.
     struct buffer {
@@ -75,18 +74,8 @@ struct machine {
         return simd_detail::load<f32, Arch>(from, count);
     }
     static reg load_aligned(const float* from) noexcept { return reg::load_aligned(from); }
-    // A register of a table's row, from number `first` on; `type` where Tables is any_format. At any alignment.
-    static reg load_row(const table_storage* row, [[maybe_unused]] dtype type, std::size_t first,
-                        std::size_t count) noexcept {
-        if constexpr (codec<Tables>)
-            return simd_detail::load_row<Tables, Arch>(row, first, count);
-        else
-            return with_format(type, [=](auto format) {
-                using stored = typename decltype(format)::storage;
-                return simd_detail::load_row<decltype(format), Arch>(reinterpret_cast<const stored*>(row),
-                                                                     first, count);
-            });
-    }
+    // Of a table's row, at any alignment.
+    static reg load_row(const float* from, std::size_t count) noexcept { return load(from, count); }
     static void store(const reg& from, float* to, std::size_t count) noexcept {
         simd_detail::store<Arch>(from, to, count);
     }

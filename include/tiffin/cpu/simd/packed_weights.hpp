@@ -3,7 +3,7 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/bind/preparation.hpp>
-#include <tiffin/cpu/simd/panel_kernels.hpp>
+#include <tiffin/cpu/simd/weight_kernels.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -29,12 +29,12 @@ public:
     };
 
     packed_weights(std::size_t outputs, std::size_t inputs, std::size_t count, std::size_t group_panels,
-                   const panel_kernels& kernels);
+                   const weight_kernels& kernels);
 
     // Packs weight number `which`, given in any format that is no integer's, at any alignment.
     void pack(std::size_t which, const tensor_view& weight, const preparation& how);
 
-    [[nodiscard]] const panel_kernels& kernels() const noexcept { return *kernels_; }
+    [[nodiscard]] const weight_kernels& kernels() const noexcept { return *kernels_; }
     [[nodiscard]] std::size_t outputs() const noexcept { return outputs_; }
     [[nodiscard]] std::size_t inputs() const noexcept { return inputs_; }
     // Inputs of the block that begins at k0, as packed.
@@ -80,7 +80,7 @@ private:
     std::size_t packed_inputs_;
     std::size_t group_panels_;
     std::size_t panels_;
-    const panel_kernels* kernels_;
+    const weight_kernels* kernels_;
     aligned_buffer buffer_;
 };
 

@@ -33,7 +33,9 @@ inline constexpr std::size_t blocked_size(std::size_t tokens, std::size_t featur
 // `count` weights (outputs, inputs) times the same activations, two by two.
 class panel_products {
 public:
-    panel_products(std::size_t outputs, std::size_t inputs, std::size_t count, const panel_kernels& kernels);
+    panel_products(std::size_t outputs, std::size_t inputs, std::size_t count, const weight_kernels& kernels);
+    panel_products(std::size_t outputs, std::size_t inputs, std::size_t count, const number_formats& formats)
+        : panel_products(outputs, inputs, count, formats.kernels(formats)) {}
     void pack(std::size_t which, const tensor_view& weight, const preparation& how) {
         packs_[which / 2].pack(which % 2, weight, how);
     }
@@ -63,14 +65,6 @@ private:
                    float* acc, const cpu_detail::epilogue_ref& finish) const noexcept;
 
     std::vector<packed_weights> packs_;  // of two weights; of an odd number the last of one
-};
-
-// The same with the kernels of formats and of an instruction set.
-template <class Arch, format_policy Weights, activation_format Activations, std::size_t Count>
-class products : public panel_products {
-public:
-    products(std::size_t outputs, std::size_t inputs, const number_formats& formats)
-        : panel_products(outputs, inputs, Count, kernels_for<Arch, Weights, Activations>(formats)) {}
 };
 
 }  // namespace simd_detail

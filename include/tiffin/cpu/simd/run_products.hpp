@@ -13,7 +13,7 @@ TIFFIN_BEGIN
 namespace simd_detail {
 
 TIFFIN_INLINE packed_weights::packed_weights(std::size_t outputs, std::size_t inputs, std::size_t count,
-                                             std::size_t group_panels, const panel_kernels& kernels)
+                                             std::size_t group_panels, const weight_kernels& kernels)
     : outputs_(outputs),
       inputs_(inputs),
       count_(count),
@@ -45,7 +45,7 @@ inline std::size_t group_size(std::size_t panels) noexcept {
 }
 
 TIFFIN_INLINE panel_products::panel_products(std::size_t outputs, std::size_t inputs, std::size_t count,
-                                             const panel_kernels& kernels) {
+                                             const weight_kernels& kernels) {
     // A group has as many outputs in each pack: a panel of one weight has those of two panels of two.
     const std::size_t registers = outputs / kernels.lanes;
     const std::size_t of_two = std::max(group_size(registers), 1 + count % 2),
@@ -186,7 +186,7 @@ TIFFIN_INLINE void packed_weights::multiply_few(std::size_t panel, std::size_t p
 TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t panels, const token_rows& of,
                                                  const std::byte* next, float* acc,
                                                  std::byte* unpacked) const noexcept {
-    const panel_kernels& kernels = *kernels_;
+    const weight_kernels& kernels = *kernels_;
     const std::byte* const rows = of.rows;
     const std::size_t tokens = of.tokens, first = of.first, count = of.count;
     const std::size_t numbers = panel_numbers();

@@ -4,6 +4,7 @@
 #include <tiffin/cpu/simd/lanes.hpp>
 #include <tiffin/format/any_format.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -157,45 +158,65 @@ struct unit<Arch, q4_1, Registers> : scaled_unit<Arch, q4_1, Registers> {
     }
 };
 
-// A register of a row of blocks, from number `first` on; width<Arch> numbers of one or more blocks.
-template <codec Format, class Arch>
-lanes<Arch> load_row(const typename Format::storage* row, std::size_t first, std::size_t count) noexcept {
-    if constexpr (Format::block == 1) {
-        return load<Format, Arch>(row + first, count);
-    } else {
-        const std::size_t inside = first % Format::block;
-        // Blocks at any alignment: their scales are copied, their bytes have none.
-        [[maybe_unused]] const auto* const block =
-            reinterpret_cast<const std::byte*>(row) + first / Format::block * sizeof *row;
-        [[maybe_unused]] const auto f16_at = [=](std::size_t offset) {
-            std::uint16_t bits;
-            std::memcpy(&bits, block + offset, sizeof bits);
-            return f16_to_f32(bits);
-        };
-        using stored = typename Format::storage;
+// A block as it lies in a row, at any alignment: its scales are copied, its bytes have none. of(inside) is the register
+// of its numbers from `inside` on.
+template <class Arch, codec Format>
+class row_block_registers {
+    using stored = typename Format::storage;
+
+public:
+    explicit row_block_registers(const std::byte* block) noexcept : block_(block) {
+        scale_ = f16_at(offsetof(stored, scale));
+        if constexpr (std::same_as<Format, q4_1>) least_ = f16_at(offsetof(stored, least));
+    }
+    [[nodiscard]] lanes<Arch> of(std::size_t inside) const noexcept {
         if constexpr (std::same_as<Format, q8_0>) {
-            const auto* const values = reinterpret_cast<const std::int8_t*>(block + offsetof(stored, values));
-            return lanes<Arch>(f16_at(offsetof(stored, scale))) * widen<Arch>(values + inside);
-        } else if constexpr (std::same_as<Format, q4_0> || std::same_as<Format, q4_1>) {
+            const std::byte* const values = block_ + offsetof(stored, values) + inside;
+            return scale_ * widen<Arch>(reinterpret_cast<const std::int8_t*>(values));
+        } else {
             constexpr int bias = std::same_as<Format, q4_0> ? 8 : 0;
-            const lanes<Arch> scale(f16_at(offsetof(stored, scale)));
             const auto* const pairs =
-                reinterpret_cast<const std::uint8_t*>(block + offsetof(stored, pairs)) + inside % 16;
+                reinterpret_cast<const std::uint8_t*>(block_ + offsetof(stored, pairs)) + inside % 16;
             const lanes<Arch> levels =
                 inside < 16 ? widen_nibbles<Arch, 0, bias>(pairs) : widen_nibbles<Arch, 4, bias>(pairs);
             if constexpr (std::same_as<Format, q4_1>)
-                return multiply_add<Arch>(scale, levels, lanes<Arch>(f16_at(offsetof(stored, least))));
+                return multiply_add<Arch>(scale_, levels, least_);
             else
-                return scale * levels;
-        } else {
-            alignas(64) float part[width<Arch>] = {};
-            std::array<float, Format::block> numbers;
-            for (std::size_t done = 0; done < count;) {
-                const std::size_t from = (first + done) % Format::block;
-                Format::decode(stored_at(row, (first + done) / Format::block), numbers.data());
-                for (std::size_t i = from; i < Format::block && done < count; ++i) part[done++] = numbers[i];
+                return scale_ * levels;
+        }
+    }
+
+private:
+    [[nodiscard]] lanes<Arch> f16_at(std::size_t offset) const noexcept {
+        std::uint16_t bits;
+        std::memcpy(&bits, block_ + offset, sizeof bits);
+        return lanes<Arch>(f16_to_f32(bits));
+    }
+
+    const std::byte* block_;
+    lanes<Arch> scale_, least_;
+};
+
+template <class Arch, codec Format>
+void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept {
+    const auto* const stored = reinterpret_cast<const typename Format::storage*>(row);
+    if constexpr (Format::block == 1) {
+        for (std::size_t i = 0; i < count; i += width<Arch>)
+            load<Format, Arch>(stored + first + i, std::min(width<Arch>, count - i)).store_aligned(to + i);
+    } else {
+        for (std::size_t i = 0; i < count;) {
+            std::size_t inside = (first + i) % Format::block;
+            const typename Format::storage* const block = stored + (first + i) / Format::block;
+            if constexpr (std::same_as<Format, q8_0> || std::same_as<Format, q4_0> ||
+                          std::same_as<Format, q4_1>) {
+                const row_block_registers<Arch, Format> registers(reinterpret_cast<const std::byte*>(block));
+                for (; inside < Format::block && i < count; inside += width<Arch>, i += width<Arch>)
+                    registers.of(inside).store_aligned(to + i);
+            } else {
+                std::array<float, Format::block> numbers;
+                Format::decode(stored_at(block, 0), numbers.data());
+                for (; inside < Format::block && i < count; ++inside) to[i++] = numbers[inside];
             }
-            return lanes<Arch>::load_aligned(part);
         }
     }
 }

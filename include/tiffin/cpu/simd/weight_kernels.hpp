@@ -89,7 +89,12 @@ struct rounding {
 // Registers of a panel, whatever is in it: two of one weight, or one of each of two.
 inline constexpr std::size_t panel_registers = 2;
 
-struct panel_kernels {
+}  // namespace simd_detail
+
+struct weight_kernels {
+    using rounding = simd_detail::rounding;
+    using tile_set = simd_detail::tile_set;
+
     std::size_t lanes;        // floats of a register
     std::size_t block;        // inputs stored together
     std::size_t block_bytes;  // of one output
@@ -100,7 +105,7 @@ struct panel_kernels {
     tile_set side_by_side;  // of panels_at_once panels; of 0 tokens where panels are taken one at a time
     void (*unpack)(const std::byte*, std::size_t,
                    std::byte*) noexcept;  // for `many`; null: they take what is packed
-    void (*pack)(const weight_part&, std::size_t, std::byte*) noexcept;
+    void (*pack)(const simd_detail::weight_part&, std::size_t, std::byte*) noexcept;
 
     [[nodiscard]] std::size_t bytes(std::size_t numbers) const noexcept {
         return numbers / block * block_bytes;
@@ -109,6 +114,8 @@ struct panel_kernels {
         return tokens < many_from ? few : many;
     }
 };
+
+namespace simd_detail {
 
 template <class Product>
 inline constexpr auto tiles = []<std::size_t... T>(std::index_sequence<T...>) {
@@ -127,19 +134,19 @@ inline constexpr auto side_by_side = []<std::size_t... T>(std::index_sequence<T.
 (std::make_index_sequence<Tokens>{});
 
 template <class Arch, class Product, stored_format Weights>
-inline constexpr panel_kernels kernels_of = [] {
+inline constexpr weight_kernels kernels_of = [] {
     static_assert(96 % Product::tile_tokens == 0 && 96 % Product::many_tile_tokens == 0);
-    panel_kernels made{.lanes = width<Arch>,
-                       .block = Weights::block,
-                       .block_bytes = Product::block_bytes,
-                       .step = Product::step,
-                       .rows = {.row_bytes = Product::row_bytes},
-                       .few = {.of = tiles<Product>.data(), .tokens = Product::tile_tokens},
-                       .many = {},
-                       .many_from = Product::many_from,
-                       .side_by_side = {},
-                       .unpack = nullptr,
-                       .pack = &pack<Product, Weights>};
+    weight_kernels made{.lanes = width<Arch>,
+                        .block = Weights::block,
+                        .block_bytes = Product::block_bytes,
+                        .step = Product::step,
+                        .rows = {.row_bytes = Product::row_bytes},
+                        .few = {.of = tiles<Product>.data(), .tokens = Product::tile_tokens},
+                        .many = {},
+                        .many_from = Product::many_from,
+                        .side_by_side = {},
+                        .unpack = nullptr,
+                        .pack = &pack<Product, Weights>};
     if constexpr (Product::many_from != never) {
         made.many.of = many_tiles<Product>.data();
         made.many.tokens = Product::many_tile_tokens;
@@ -163,7 +170,7 @@ inline constexpr panel_kernels kernels_of = [] {
 
 // One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
 template <class Arch, stored_format Weights, codec Activations>
-[[gnu::noinline]] const panel_kernels& kernels() noexcept {
+[[gnu::noinline]] const weight_kernels& kernels() noexcept {
     using product = panel_product<Arch, Weights, Activations, panel_registers>;
     if constexpr (requires { typename amx_product<Arch, Weights, Activations, panel_registers>::panel; }) {
         using with_amx = amx_product<Arch, Weights, Activations, panel_registers>;
@@ -175,8 +182,8 @@ template <class Arch, stored_format Weights, codec Activations>
 
 // The kernels of formats, or those that `formats` names where they are known at run time only.
 template <class Arch, format_policy Weights, activation_format Activations>
-const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
-    const auto of = [&](auto weights) -> const panel_kernels& {
+const weight_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
+    const auto of = [&](auto weights) -> const weight_kernels& {
         using format = decltype(weights);
         if constexpr (!codec<format>)
             return kernels<Arch, format, q8_0>();
@@ -195,9 +202,9 @@ const panel_kernels& kernels_for([[maybe_unused]] const number_formats& formats)
 
 // Those that the library has, where it is linked.
 #if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
-#    define TIFFIN_COMPILED_KERNELS_(Format)                                                       \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, f32>() noexcept; \
-        extern template const panel_kernels&                                                       \
+#    define TIFFIN_COMPILED_KERNELS_(Format)                                                        \
+        extern template const weight_kernels& kernels<xsimd::default_arch, Format, f32>() noexcept; \
+        extern template const weight_kernels&                                                       \
         kernels<xsimd::default_arch, Format, decltype(pair_of<xsimd::default_arch, Format>())>() noexcept;
 TIFFIN_COMPILED_KERNELS_(f32)
 TIFFIN_COMPILED_KERNELS_(bf16)
@@ -207,7 +214,7 @@ TIFFIN_COMPILED_KERNELS_(q4_0)
 TIFFIN_COMPILED_KERNELS_(q4_1)
 #    undef TIFFIN_COMPILED_KERNELS_
 #    define TIFFIN_COMPILED_KERNELS_(Format) \
-        extern template const panel_kernels& kernels<xsimd::default_arch, Format, q8_0>() noexcept;
+        extern template const weight_kernels& kernels<xsimd::default_arch, Format, q8_0>() noexcept;
 TIFFIN_COMPILED_KERNELS_(q5_0)
 TIFFIN_COMPILED_KERNELS_(q4_k)
 TIFFIN_COMPILED_KERNELS_(q5_k)
