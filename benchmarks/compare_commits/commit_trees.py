@@ -47,10 +47,10 @@ class Tree:
         self.build("run_layer", self.path, folder, settings, "run_layer")
         return folder / "examples" / "run_layer"
 
-    def layers(self):
+    def layers(self, march):
         """The folder with the libraries of layers and the program that times them."""
-        folder = self.path / "build" / "layers"
-        settings = ["-DTREE=%s" % self.path, "-DCOMMIT=%s" % self.name]
+        folder = self.path / "build" / ("layers" if march == "native" else "layers." + march)
+        settings = ["-DTREE=%s" % self.path, "-DCOMMIT=%s" % self.name, "-DMARCH=%s" % march]
         self.build("layers", HERE, folder, settings, "all")
         return folder
 

@@ -82,6 +82,9 @@ def parse():
                           help="only these numbers of tokens (default: 1,4,16,64,512)")
     of_times.add_argument("--threads", type=int, metavar="N",
                           help="threads of a call (default: as many as cores)")
+    of_times.add_argument("--march", metavar="SET", default="native",
+                          help="the instruction set, as the compiler's -march wants it: x86-64-v3 for AVX2 "
+                               "(default: %(default)s)")
     options = parser.parse_args()
     if options.self_test and (options.head or options.bits or options.times):
         parser.error("--self-test: takes BASE alone, and neither --bits nor --times")
@@ -130,17 +133,18 @@ def second_copy(library):
 
 def times(base, head, options):
     start = time.monotonic()
-    libraries = [tree.layers() / "libcompared_layers.so" for tree in (base, head)]
+    folders = [tree.layers(options.march) for tree in (base, head)]
+    libraries = [folder / "libcompared_layers.so" for folder in folders]
     if libraries[0] == libraries[1]:
         libraries[1] = second_copy(libraries[0])
-    status, _ = time_layers(head.path / "build" / "layers" / "time_layers", libraries, flags_of(options))
+    status, _ = time_layers(folders[1] / "time_layers", libraries, flags_of(options))
     print("times: %.0f s" % (time.monotonic() - start), flush=True)
     return status
 
 
 def self_test(base, options):
     """The noise of a commit beside itself; and a library that is slower is found, on both sides."""
-    folder = base.layers()
+    folder = base.layers(options.march)
     program, library = folder / "time_layers", folder / "libcompared_layers.so"
     status, _ = time_layers(program, [library, second_copy(library)], flags_of(options))
     slower, few = folder / "libcompared_layers_slower.so", ["--layers=swiglu;meki_training", "--tokens=1,16"]
