@@ -68,45 +68,45 @@ tiffin_suite(block/delayed O0 HEAVY TESTS call/carried_residuals.hpp)
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
              HEAVY LEARNS_SMALL ARM O3_GNU DEVICE NVCC_LONG
-             TESTS layers.hpp block/ffn.hpp engine/target.hpp engine/steps.hpp engine/view.hpp
+             TESTS layers.hpp block/ffn.hpp bind/source_sizes.hpp
                    cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
-                   cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/numbers.hpp cpu/output.hpp cpu/host.hpp)
+                   cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/output.hpp cpu/engine.hpp cpu/block_sink.hpp)
 tiffin_suite(engine/conformance_composed
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS fixed_string.hpp grammar/concepts.hpp grammar/slots.hpp grammar/tree.hpp grammar/roles.hpp
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
-                   source/fused.hpp source/none.hpp engine/stage.hpp)
+                   source/fused.hpp source/none.hpp cpu/stage.hpp cpu/run_stage.hpp cpu/chain.hpp)
 tiffin_suite(engine/conformance_custom
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
-                   engine/view.hpp cpu/simd/lanes.hpp)
+                   cpu/block_formula.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources
              HEAVY LEARNS
              TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS engine/chain.hpp engine/mixture.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS cpu/formula_tensors.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
-                   block/modulated.hpp block/on_residual.hpp block/parallel.hpp engine/chain.hpp)
+                   block/modulated.hpp block/on_residual.hpp block/parallel.hpp)
 tiffin_suite(engine/conformance_routed
              HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
-             TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp engine/rows.hpp
-                   cpu/mixture.hpp cpu/router.hpp)
+             TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp cpu/packed_bank.hpp
+                   cpu/mixture.hpp cpu/router.hpp cpu/low_rank.hpp)
 
 tiffin_suite(engine/conformance_relatives
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
-                   router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp cpu/row_router.hpp
+                   router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
                    source/dot_gated.hpp source/mean_of_terms.hpp)
 
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
              HEAVY O3
-             TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/formula.hpp cpu/row_block.hpp cpu/simd/panel_product.hpp cpu/simd/weight_kernels.hpp cpu/simd/unit.hpp
+             TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/simd/panel_product.hpp cpu/simd/weight_kernels.hpp cpu/simd/unit.hpp
                    cpu/simd/integer_dot.hpp cpu/simd/integer_dot_x86.hpp cpu/simd/integer_dot_arm.hpp
                    cpu/simd/integer_row.hpp cpu/simd/integer_panel.hpp cpu/simd/integer_tile.hpp
                    cpu/simd/bf16_tile.hpp format/paired.hpp aligned_buffer.hpp)
@@ -118,7 +118,7 @@ tiffin_suite(cpu/bitwise
                    executor/executor.hpp executor/openmp.hpp)
 tiffin_suite(cpu/formats
              HEAVY
-             TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/held_weights.hpp bind/format_checks.hpp
+             TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/formula_rows.hpp bind/format_checks.hpp
                    bind/stored_numbers.hpp)
 tiffin_suite(cpu/fold O0 HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
 
@@ -146,6 +146,7 @@ tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp 
 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
+tiffin_suite(plan/op TESTS plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
 
 # ---- binding: what is refused, in which words ----
 tiffin_suite(bind/errors O0
@@ -158,7 +159,7 @@ tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carrie
 # ---- layers and calls ----
 tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
-tiffin_suite(call/in_place O0 HEAVY ARM TESTS bind/bound.hpp cpu/held_weights.hpp)
+tiffin_suite(call/in_place O0 HEAVY ARM TESTS bind/bound.hpp)
 tiffin_suite(call/onto_inputs O0 HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
 tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
@@ -234,11 +235,13 @@ tiffin_suite(analysis/routing)
 # ---- devices ----
 tiffin_suite(cuda/numbers DEVICE HOST_ONLY TESTS cuda/values.hpp)
 tiffin_suite(cuda/kinds
-             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/row_router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp)
+             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/row_router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp
+                                    cuda/engine/mixture.hpp cuda/engine/rows.hpp cuda/engine/steps.hpp)
 tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_product.hpp cuda/kernels.hpp)
 tiffin_suite(cuda/layer_calls
              DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
-                          cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp cuda/few_tokens.hpp)
+                          cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp cuda/few_tokens.hpp
+                          cuda/engine/chain.hpp cuda/engine/stage.hpp cuda/engine/view.hpp)
 tiffin_suite(cuda/offloaded_pool DEVICE TESTS cuda/table/offloaded_pool.hpp source/routes_of.hpp)
 tiffin_suite(cuda/row_numbers DEVICE TESTS call/row_numbers.hpp)
 tiffin_suite(cuda/offloaded_rows

@@ -37,6 +37,8 @@ struct modulated {
     TIFFIN_HD constexpr std::tuple<const Block&, const Modulator&> parts() const noexcept {
         return {base, modulator};
     }
+    using formula_is = policy_of_values<modulated>;
+    [[nodiscard]] constexpr const Fusion& formula() const noexcept { return fusion; }
     [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
 
     template <class Value>

@@ -17,6 +17,8 @@ struct parallel {
     static_assert(sizeof...(Blocks) > 0 && (block_policy<Blocks> && ...),
                   "tiffin: parallel<...>: an argument is not a block, or there is none");
 
+    using formula_is = sum_of_values<parallel>;
+
     std::tuple<Blocks...> branches;
 
     static constexpr part_scope scope(std::size_t part) noexcept { return {"branch", part}; }

@@ -90,11 +90,11 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     using machine = simd_detail::machine<xsimd::default_arch>;
     detail::checked_executor checked(execute);
     const preparation how{simd<>{}.formats(), checked};
-    const engine_detail::rows<cpu_detail::host<machine>, Source> rows(source, bound, {made.width, 0, 0}, how);
+    const auto rows = cpu_detail::make_rows<machine>(lower<machine>(source), bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(
         execute.concurrency() ? execute.concurrency() : std::thread::hardware_concurrency(), 1);
-    aligned_buffer memory(rows.workspace_bytes(piece, workers) + 64);
+    aligned_buffer memory(rows->workspace_bytes(piece, workers) + 64);
     std::array<std::int32_t, piece> ids{};
     made.rows.resize(made.vocab * made.width);
     for (std::size_t first = 0; first < made.vocab; first += piece) {
@@ -102,8 +102,8 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
         for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int32_t>(first + i);
         const call_arguments call{
             .token_ids = ids.data(), .tokens = count, .workers = workers, .execute = checked};
-        rows.run(call, {nullptr, count}, memory.data(),
-                 {{made.rows.data() + first * made.width, count, made.width}});
+        rows->run(call, {nullptr, count}, memory.data(),
+                  {{made.rows.data() + first * made.width, count, made.width}});
         if (const status s = checked.done(); !s) return s.failure();
         if (progress) progress(first + count, made.vocab);
     }

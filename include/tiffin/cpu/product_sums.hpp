@@ -31,27 +31,8 @@ struct product_sums {
     weight_sums last;         // of an odd number of weights the last, where it is not the first
 };
 
-// The sums of Count weights in a register of a place.
-template <class Machine, std::size_t Count>
-struct register_sums {
-    static constexpr bool has_last = Count > 1 && Count % 2 == 1;
-
-    const float* first;
-    std::size_t weight_step;
-    std::size_t pair_step;
-    const float* last;
-
-    template <std::size_t Number>
-    [[nodiscard]] typename Machine::reg sum() const noexcept {
-        if constexpr (has_last && Number + 1 == Count)
-            return Machine::load_aligned(last);
-        else
-            return Machine::load_aligned(first + Number / 2 * pair_step + Number % 2 * weight_step);
-    }
-};
-
-// Outputs that are finished together: at most so many.
-inline constexpr std::size_t finished_at_once = 256;
+// Outputs that are finished together: at most so many; and numbers of a block that a formula is evaluated over.
+inline constexpr std::size_t finished_at_once = 256, block_numbers = 1024;
 
 // What is done with sums as soon as they are there: finish(first token, tokens, first output, outputs, sums), on any
 // thread, for every token and output once. A reference: it must outlive the products' run.

@@ -1,212 +1,248 @@
-// What is computed once per token before a formula: its route, and the rank numbers of a low-rank bank.
+// What a router of a plan chooses for each token: experts, or rows.
 #pragma once
 
-#include <tiffin/aligned_buffer.hpp>
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/preparation.hpp>
+#include <tiffin/bind/row_checks.hpp>
+#include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/call/call_arguments.hpp>
-#include <tiffin/engine/view.hpp>
-#include <tiffin/executor/executor.hpp>
-#include <tiffin/format/f32.hpp>
-#include <tiffin/router/selection.hpp>
+#include <tiffin/cpu/output.hpp>
+#include <tiffin/cpu/product_sums.hpp>
+#include <tiffin/plan/lower.hpp>
+#include <tiffin/router/row_choice.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// The experts of each token by a router. `inputs` is the width of what it reads.
-template <class Machine, router_policy Router>
+using engine_detail::chosen_experts;
+
+// Routes that a call wants to know.
+inline void record(const call_arguments& of, const chosen_experts& chosen) noexcept {
+    for (std::size_t t = 0; of.routes != nullptr && t < of.tokens; ++t)
+        std::copy_n(chosen.of(t), chosen.choices, of.routes + t * chosen.choices);
+}
+
+template <class Machine>
 class router_stage {
+    using products = typename Machine::products;
+    using arena = detail::arena<64>;
+
 public:
     using activations = typename Machine::activations;
 
-    router_stage(const Router& router, const bound_node& bound, std::span<const tensor_kind> kinds,
-                 std::size_t inputs, const preparation& how)
-        : router_(router), choices_(bound.choices) {
-        const std::span<const tensor_view> tensors = bound.tensors;
-        for (std::size_t i = 0; i < tensors.size(); ++i) {
-            if (kinds[i] == tensor_kind::logits) {
-                experts_ = tensors[i].shape[0];
-                weight_.push_back(Machine::exact_products(experts_, inputs));
-                weight_.back().pack(0, tensors[i], how);
-            } else if (kinds[i] == tensor_kind::selection_bias) {
-                bias_ = stored_numbers(tensors[i], tensors[i].shape.elements());  // a copy
-                how.hold(bias_.own_bytes());
-            } else if (kinds[i] == tensor_kind::route_map) {
-                map_.resize(tensors[i].shape.elements());
-                for (std::size_t n = 0; n < map_.size(); ++n)
-                    map_[n] = static_cast<std::int32_t>(detail::load_integer(tensors[i], n));
-                how.hold(map_.size() * sizeof map_[0]);
-            }
-        }
+    router_stage(const plan_node& node, const bound_node& bound, std::size_t inputs, const preparation& how)
+        : kind_(node.kind->router),
+          ops_(node.ops),
+          source_(node.source),
+          top_k_(node.top_k),
+          choices_(bound.choices),
+          inputs_(inputs) {
+        for (std::size_t i = 0; i < bound.tensors.size(); ++i)
+            keep(node.kind->tensors[i].kind, bound.tensors[i], how);
     }
 
     [[nodiscard]] std::size_t choices() const noexcept { return choices_; }
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        detail::arena<64> areas;
-        if (!weight_.empty()) lay_out(areas, tokens, workers);
+        arena areas;
+        lay_out(areas, tokens, workers);
         return areas.used();
     }
-
     void run(const call_arguments& call, const activations& in, std::byte* memory,
-             const engine_detail::chosen_experts& to) const {
-        if constexpr (learned_router<Router>) {
-            detail::arena<64> areas(memory);
-            const auto [logits, scratch, sums] = lay_out(areas, call.tokens, call.workers);
-            float* const all = logits;
-            weight_[0].run(in, sums, call.workers, call.execute,
-                           [&](std::size_t t, std::size_t count, std::size_t first, std::size_t features,
-                               const auto& products) {
-                               for (std::size_t i = 0; i < count; ++i)
-                                   for (std::size_t e = 0; e < features; ++e)
-                                       all[(t + i) * experts_ + first + e] = *products.first.at(i, e);
-                           });
-            double* const spare = scratch;
+             const chosen_experts& to) const {
+        arena areas(memory);
+        const areas_of_a_call at = lay_out(areas, call.tokens, call.workers);
+        if (kind_ == detail::router_kind::learned) {
+            multiply(call, weight_[0], in, at.sums, at.scores, experts_);
             for (std::size_t t = 0; t < call.tokens; ++t)
-                choose(router_, all + t * experts_, experts_, bias_.floats(), spare, to.of(t));
-        } else {
+                ops_->choose(source_, at.scores + t * experts_, experts_, bias_.floats(), at.scratch,
+                             to.of(t));
+            return;
+        }
+        if (kind_ == detail::router_kind::map) {
             for (std::size_t t = 0; t < call.tokens; ++t)
                 for (std::size_t i = 0; i < choices_; ++i)
                     to.of(t)[i] = {map_[static_cast<std::size_t>(call.token_id(t)) * choices_ + i], 1.0f};
+            return;
         }
-    }
-
-private:
-    struct areas_of_a_call {
-        float* logits;
-        double* scratch;
-        float* sums;
-    };
-    areas_of_a_call lay_out(detail::arena<64>& areas, std::size_t tokens,
-                            std::size_t workers) const noexcept {
-        float* const logits = areas.take<float>(tokens * experts_);
-        auto* const scratch = areas.take<double>(2 * experts_);
-        return {logits, scratch, areas.take<float>(weight_[0].scratch_numbers(tokens, workers))};
-    }
-
-    [[no_unique_address]] Router router_;
-    std::size_t choices_;
-    std::size_t experts_ = 0;
-    std::vector<typename Machine::products> weight_;
-    stored_numbers bias_;
-    std::vector<std::int32_t> map_;
-};
-
-// Tokens sorted by the expert that was chosen for them, `choices` experts per token.
-struct grouped_tokens {
-    std::uint32_t* order;   // (tokens * choices): token * choices + which, expert by expert
-    std::uint32_t* starts;  // (experts + 1)
-
-    static grouped_tokens lay_out(detail::arena<64>& areas, std::size_t tokens, std::size_t choices,
-                                  std::size_t experts) noexcept {
-        auto* const order = areas.take<std::uint32_t>(tokens * choices);
-        return {order, areas.take<std::uint32_t>(experts + 1)};
-    }
-    // Within an expert tokens keep their order.
-    void sort(std::size_t tokens, std::size_t experts,
-              const engine_detail::chosen_experts& chosen) const noexcept {
-        const std::size_t choices = chosen.choices;
-        std::fill_n(starts, experts + 1, 0u);
-        const auto for_all = [&](const auto& visit) {
-            for (std::size_t t = 0; t < tokens; ++t)
-                for (std::size_t i = 0; i < choices; ++i)
-                    visit(static_cast<std::size_t>(chosen.of(t)[i].expert),
-                          static_cast<std::uint32_t>(t * choices + i));
-        };
-        for_all([&](std::size_t e, std::uint32_t) { ++starts[e + 1]; });
-        for (std::size_t e = 0; e < experts; ++e) starts[e + 1] += starts[e];
-        for_all([&](std::size_t e, std::uint32_t entry) { order[starts[e]++] = entry; });
-        for (std::size_t e = experts; e > 0; --e) starts[e] = starts[e - 1];
-        starts[0] = 0;
-    }
-};
-
-// The bank A: rank numbers per token and choice, each expert's weights read once for all its tokens.
-template <class Machine>
-class low_rank_stage {
-public:
-    using activations = typename Machine::activations;
-
-    low_rank_stage(const tensor_view& a, std::size_t inputs, const preparation& how)
-        : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(inputs) {
-        for (std::size_t e = 0; e < experts_; ++e) {
-            tensor_view one = a;
-            one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
-            one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, 1, formats_of(how.formats, std::span(&a.type, 1)));
-            weights_.back().pack(0, one, how);
-        }
-        how.done(a);
-    }
-    [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
-    [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
-
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t choices,
-                                              std::size_t workers) const noexcept {
-        detail::arena<64> areas;
-        grouped_tokens::lay_out(areas, tokens, choices, experts_);
-        areas.take<float>(std::min(workers, experts_) * numbers_a_worker(tokens));
-        return areas.used();
-    }
-
-    // Writes (A_e x)[r] of choice i of token t behind the choices of t, to number i * rank + r.
-    void run(const call_arguments& call, const activations& in, std::byte* memory,
-             const engine_detail::chosen_experts& chosen) const {
-        detail::arena<64> areas(memory);
-        const std::size_t choices = chosen.choices;
-        const grouped_tokens groups = grouped_tokens::lay_out(areas, call.tokens, choices, experts_);
-        float* const scratch = areas.take<float>(0);
-        groups.sort(call.tokens, experts_, chosen);
-        const std::size_t workers = std::min({call.workers, experts_, call.tokens * choices});
-        std::atomic<std::size_t> next{0};
+        if (kind_ == detail::router_kind::keys) score(call, in, at);
+        const std::size_t workers = std::min(call.workers, call.tokens);
         const auto work = [&](std::size_t worker) noexcept {
-            float* const mine = scratch + worker * numbers_a_worker(call.tokens);
-            for (std::size_t e; (e = next.fetch_add(1, std::memory_order_relaxed)) < experts_;)
-                for (std::uint32_t first = groups.starts[e]; first < groups.starts[e + 1]; first += chunk)
-                    multiply(e, in, chosen, groups.order + first,
-                             std::min<std::size_t>(chunk, groups.starts[e + 1] - first), mine);
+            double* const scratch = at.scratch + worker * scratch_numbers();
+            for (std::size_t t = call.tokens * worker / workers; t < call.tokens * (worker + 1) / workers;
+                 ++t) {
+                take_rows(call, at, t, scratch, to.of(t));
+                if (ops_->gate_rows != nullptr) gate(call, in, t, scratch, to.of(t));
+            }
         };
         call.execute(workers, task_ref(work));
     }
 
 private:
-    static constexpr std::uint32_t chunk = 24;  // tokens gathered at a time
-
-    [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
-        const std::size_t most = std::min<std::size_t>(tokens, chunk);
-        return (Machine::buffer::numbers(most, inputs_) + 15) / 16 * 16 +
-               (weights_[0].scratch_numbers(most, 1) + 15) / 16 * 16;
+    struct areas_of_a_call {
+        float* queries;  // (tokens, groups half)
+        float* scores;   // (tokens, experts), (tokens, groups, keys)
+        float* part;     // of the queries, as a product reads it
+        float* sums;
+        double* scratch;  // of each worker
+    };
+    areas_of_a_call lay_out(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
+        areas_of_a_call at{};
+        std::size_t sums = 0;
+        for (const products& p : weight_) sums = std::max(sums, p.scratch_numbers(tokens, workers));
+        for (const products& p : keys_of_) sums = std::max(sums, p.scratch_numbers(tokens, workers));
+        if (kind_ == detail::router_kind::keys) {
+            at.queries = areas.template take<float>(tokens * groups() * half_);
+            at.part = areas.template take<float>(Machine::input_numbers(tokens, half_));
+        }
+        at.scores = areas.template take<float>(tokens * (experts_ + groups() * keys_));
+        at.sums = areas.template take<float>(sums);
+        at.scratch = areas.template take<double>(std::min(tokens, workers) * scratch_numbers());
+        return at;
     }
-    void multiply(std::size_t e, const activations& in, const engine_detail::chosen_experts& chosen,
-                  const std::uint32_t* entries, std::size_t count, float* scratch) const noexcept {
-        const std::size_t choices = chosen.choices;
-        const typename Machine::buffer gathered{scratch, count, inputs_};
-        float* const sums = scratch + (Machine::buffer::numbers(count, inputs_) + 15) / 16 * 16;
-        for (std::size_t i = 0; i < count; ++i) Machine::copy_token(in, entries[i] / choices, gathered, i);
-        weights_[e].run(gathered.view(), sums, 1, serial{},
-                        [&](std::size_t t, std::size_t tokens, std::size_t first, std::size_t features,
-                            const auto& products) {
-                            for (std::size_t i = 0; i < tokens; ++i)
-                                for (std::size_t r = 0; r < features; ++r)
-                                    chosen.state[entries[t + i] / choices * chosen.stride + 2 * choices +
-                                                 entries[t + i] % choices * rank_ + first + r] =
-                                        *products.first.at(i, r);
-                        });
+    [[nodiscard]] std::size_t scratch_numbers() const noexcept {
+        if (kind_ == detail::router_kind::learned) return 2 * experts_;
+        std::size_t most = ops_->gate_rows != nullptr ? 3 * choices_ : 0;
+        if (kind_ == detail::router_kind::keys) most = std::max(most, 7 * top_k_);
+        return (most + 7) / 8 * 8;
+    }
+    [[nodiscard]] std::size_t groups() const noexcept { return keys_of_.size(); }
+
+    void keep(tensor_kind kind, const tensor_view& t, const preparation& how) {
+        switch (kind) {
+            case tensor_kind::logits: experts_ = t.shape[0]; return keep_weight(t, inputs_, weight_, how);
+            case tensor_kind::query: return keep_weight(t, inputs_, weight_, how);
+            case tensor_kind::half_keys: return keep_keys(t, how);
+            case tensor_kind::selection_bias:
+            case tensor_kind::query_bias:
+                bias_ = stored_numbers(t, t.shape.elements());  // a copy
+                return how.hold(bias_.own_bytes());
+            case tensor_kind::route_map:
+                map_.resize(t.shape.elements());
+                for (std::size_t n = 0; n < map_.size(); ++n)
+                    map_[n] = static_cast<std::int32_t>(detail::load_integer(t, n));
+                return how.hold(map_.size() * sizeof map_[0]);
+            case tensor_kind::row_ranges:
+                map_ = detail::ranges_of(t);
+                return how.hold(map_.size() * sizeof map_[0]);
+            case tensor_kind::row_keys: {
+                const number_format format = format_of_table(how.formats, t.type);
+                row_keys_ = stored_numbers(t, format);
+                format_ = format.rows;
+                gathered_ = t.gathered;
+                how.hold(row_keys_.own_bytes());
+                if (t.gathered == 0) how.done(t);
+                return;
+            }
+            default: return;
+        }
+    }
+    static void keep_weight(const tensor_view& t, std::size_t inputs, std::vector<products>& to,
+                            const preparation& how) {
+        to.push_back(Machine::exact_products(t.shape[0], inputs));
+        to.back().pack(0, t, how);
+    }
+    void keep_keys(const tensor_view& t, const preparation& how) {
+        keys_ = t.shape[1];
+        half_ = t.shape[2];
+        for (std::size_t g = 0; g < t.shape[0]; ++g) {
+            tensor_view one = t;
+            one.data = static_cast<const std::byte*>(t.data) + bytes_of(t.type, g * keys_ * half_);
+            one.shape = {keys_, half_};
+            keep_weight(one, half_, keys_of_, how);
+        }
+    }
+    // Rows of sums to rows of `to`, `stride` apart.
+    static void multiply(const call_arguments& call, const products& weight, const activations& in,
+                         float* sums, float* to, std::size_t stride) {
+        weight.run(in, sums, call.workers, call.execute,
+                   [&](std::size_t t, std::size_t count, std::size_t first, std::size_t features,
+                       const product_sums& all) noexcept {
+                       for (std::size_t i = 0; i < count; ++i)
+                           for (std::size_t j = 0; j < features; ++j)
+                               to[(t + i) * stride + first + j] = *all.first.at(i, j);
+                   });
+    }
+    // The scores of all keys.
+    void score(const call_arguments& call, const activations& in, const areas_of_a_call& at) const {
+        const std::size_t width = groups() * half_;
+        multiply(call, weight_[0], in, at.sums, at.queries, width);
+        if (bias_.data() != nullptr)
+            for (std::size_t t = 0; t < call.tokens; ++t)
+                for (std::size_t j = 0; j < width; ++j) at.queries[t * width + j] += bias_.floats()[j];
+        call_arguments all = call;
+        all.rows = nullptr;
+        for (std::size_t g = 0; g < groups(); ++g) {
+            const matrix_view<const float> part(at.queries + g * half_, call.tokens, half_, width);
+            multiply(call, keys_of_[g], Machine::inputs(all, part, at.part), at.sums, at.scores + g * keys_,
+                     groups() * keys_);
+        }
+    }
+    void take_rows(const call_arguments& call, const areas_of_a_call& at, std::size_t t, double* scratch,
+                   choice<float>* chosen) const noexcept {
+        if (kind_ == detail::router_kind::keys) {
+            ops_->choose_rows(source_, at.scores + t * groups() * keys_, groups() / 2, keys_, scratch,
+                              chosen);
+        } else {
+            const std::int32_t* const range = &map_[2 * static_cast<std::size_t>(call.token_id(t))];
+            take_range(range[0], range[1], choices_, chosen);
+        }
+    }
+    // The weights of a token's rows by the products of their keys with what is read.
+    void gate(const call_arguments& call, const activations& in, std::size_t t, double* scratch,
+              choice<float>* chosen) const noexcept {
+        auto* const products_of = reinterpret_cast<float*>(scratch + 2 * choices_);
+        const std::size_t n = rows_chosen(chosen, choices_);
+        const auto row_of = [&](std::size_t i) {
+            return gathered_ != 0 ? call.gathered_row(gathered_, t, choices_, i)
+                                  : row_keys_.data() +
+                                        format_.bytes(static_cast<std::size_t>(chosen[i].expert) * inputs_);
+        };
+        for (std::size_t i = 0; i < n; ++i) {
+            if (i + 1 < n) __builtin_prefetch(row_of(i + 1));
+            products_of[i] = dot(row_of(i), in, t);
+        }
+        ops_->gate_rows(source_, products_of, n, scratch, chosen);
+    }
+    [[nodiscard]] float dot(const std::byte* row, const activations& in, std::size_t t) const noexcept {
+        alignas(64) float some[finished_at_once];
+        typename Machine::reg sums(0.0f);
+        for (std::size_t k = 0; k < inputs_; k += finished_at_once) {
+            const std::size_t end = std::min(k + finished_at_once, inputs_);
+            const float* numbers = reinterpret_cast<const float*>(row) + k;
+            if (format_.decode != nullptr) format_.decode(row, k, end - k, some), numbers = some;
+            for (std::size_t j = k; j < end; j += Machine::lane_count) {
+                const std::size_t left = std::min(Machine::lane_count, end - j);
+                sums = Machine::multiply_add(Machine::load_row(numbers + (j - k), left),
+                                             Machine::load(Machine::input_at(in, t, j), left), sums);
+            }
+        }
+        return Machine::sum(sums);
     }
 
-    std::size_t experts_;
-    std::size_t rank_;
+    detail::router_kind kind_;
+    const node_ops* ops_;
+    const void* source_;
+    std::size_t top_k_;
+    std::size_t choices_;
     std::size_t inputs_;
-    std::vector<typename Machine::products> weights_;
+    std::size_t experts_ = 0;  // of a learned router
+    std::size_t keys_ = 0;
+    std::size_t half_ = 0;
+    std::vector<products> weight_;   // of logits, or of a query: one, or none
+    std::vector<products> keys_of_;  // of each group
+    stored_numbers bias_;
+    std::vector<std::int32_t> map_;  // of experts, or of ranges of rows
+    row_format format_{};            // of the rows' keys
+    stored_numbers row_keys_;
+    std::size_t gathered_ = 0;  // the rows' keys: 0, or which of the call's tables they are
 };
 
 }  // namespace cpu_detail

@@ -78,11 +78,27 @@ struct delay_role : row_role {};     // the rows of its part arrive calls later 
 struct repeated_role : row_role {};  // the sum of as many parts as there are at run time (parallel_of.hpp)
 struct runtime_role : row_role {};   // a source whose kind is known only at run time (see any_block.hpp)
 
+// What a source's formula is where it is no code of its own, said by `using formula_is = ...`: the sum of its tensors and
+// parts; or `formula()`, a policy, of its parts' values. They name the source, as one that is derived from it may have
+// another formula.
+template <class Source>
+struct sum_of_values {};
+template <class Source>
+struct policy_of_values {};
+
 namespace detail {
 
 template <class S, class Role>
 concept has_role = requires {
     requires std::derived_from<typename S::source_role, Role>;
+};
+template <class S>
+concept is_sum_of_values = requires {
+    requires std::same_as<typename S::formula_is, sum_of_values<S>>;
+};
+template <class S>
+concept is_policy_of_values = requires {
+    requires std::same_as<typename S::formula_is, policy_of_values<S>>;
 };
 
 }  // namespace detail

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
+#include <tiffin/plan/ops_of.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <tuple>
@@ -18,8 +20,9 @@ struct plan_node {
 
     const detail::node_kind* kind = nullptr;
     const void* source = nullptr;
-    double flops = 0;       // of its formula, per feature of its row
-    std::size_t top_k = 0;  // of its router, if that has one
+    double flops = 0;               // of its formula, per feature of its row
+    std::size_t top_k = 0;          // of its router, if that has one
+    const node_ops* ops = nullptr;  // for some kind of number, where it was lowered for one
     std::vector<plan_node> parts{};
     std::size_t repetitions = 0;        // of numbered parts; as_given: as many as tensors are given for
     std::vector<plan_node> repeated{};  // these parts, or the one that all of them are
@@ -37,9 +40,14 @@ struct plan_node {
 // The nodes of a source and all its parts.
 // Errors: none; what is wrong with a composition is found by its type, and with its options by binding.
 // Cost: two short vectors per source.
-template <source_policy S>
+template <class Numbers = void, source_policy S>
 constexpr plan_node lower(const S& source) {
     plan_node node{&detail::kind_of<S>, std::addressof(source)};
+    if constexpr (!std::same_as<Numbers, void>) {
+        node.ops = &ops_of<Numbers, S>;
+        if constexpr (detail::has_role<S, runtime_role>)
+            node.parts.push_back(source.template lower<Numbers>());
+    }
     if constexpr (requires { source.flops(); }) node.flops = source.flops();
     if constexpr (routing_source<S>)
         if constexpr (requires { source.router.top_k; }) node.top_k = source.router.top_k;
@@ -52,7 +60,7 @@ constexpr plan_node lower(const S& source) {
                 }(std::type_identity<std::remove_cvref_t<decltype(parts)>>{}),
             "tiffin: parts() returns copies of the parts: write std::tuple<const Part&...>");
         [&]<std::size_t... I>(std::index_sequence<I...>) {
-            (node.parts.push_back(lower(std::get<I>(parts))), ...);
+            (node.parts.push_back(lower<Numbers>(std::get<I>(parts))), ...);
         }
         (part_indices<S>{});
     }
@@ -60,10 +68,10 @@ constexpr plan_node lower(const S& source) {
         if constexpr (requires { source.repetitions(); }) {
             node.repetitions = source.repetitions();
             for (std::size_t i = 0; i < node.repetitions; ++i)
-                node.repeated.push_back(lower(source.repeated(i)));
+                node.repeated.push_back(lower<Numbers>(source.repeated(i)));
         } else {
             node.repetitions = plan_node::as_given;
-            node.repeated.push_back(lower(source.repeated(0)));
+            node.repeated.push_back(lower<Numbers>(source.repeated(0)));
         }
     }
     return node;

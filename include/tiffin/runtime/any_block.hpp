@@ -2,7 +2,8 @@
 #pragma once
 
 #include <tiffin/bind/binder.hpp>
-#include <tiffin/engine/rows.hpp>
+#include <tiffin/bind/source_sizes.hpp>
+#include <tiffin/plan/lower.hpp>
 #include <tiffin/reference/reference.hpp>
 
 #include <concepts>
@@ -14,20 +15,29 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Where a backend's engines run; the reference has no engines.
+// A backend that runs plans (cpu/engine.hpp).
+template <class Backend>
+concept runs_plans = requires {
+    typename Backend::machine;
+};
+
+// Where the engines of other backends run; the reference has none.
 template <class Backend>
 struct target_of {
     using type = typename Backend::target;
     using preparation = typename type::preparation;
-    using rows = engine_detail::any_rows<type>;
+    using rows = typename type::any_rows;
     template <class Block>
-    using held = engine_detail::held_rows<type, Block>;
+    using held = typename type::template held_rows<Block>;
 };
-template <class Number>
-struct target_of<reference<Number>> {
+struct no_target {
     struct rows {};
     struct preparation {};
 };
+template <runs_plans Backend>
+struct target_of<Backend> : no_target {};
+template <class Number>
+struct target_of<reference<Number>> : no_target {};
 
 }  // namespace detail
 
@@ -40,6 +50,7 @@ class any_block {
     using target = detail::target_of<Backend>;
     using token = token_arguments<double>;
     static constexpr bool is_reference = std::same_as<Backend, reference<double>>;
+    static constexpr bool is_planned = detail::runs_plans<Backend>;
 
 public:
     using source_role = runtime_role;
@@ -55,6 +66,12 @@ public:
 
     status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const {
         return held_->bind(from, at, to);
+    }
+    template <class Numbers>
+    [[nodiscard]] plan_node lower() const {
+        static_assert(is_planned && std::same_as<Numbers, typename Backend::machine>,
+                      "tiffin: any_block<Backend> stands in a block of another backend");
+        return held_->lower();
     }
     [[nodiscard]] std::unique_ptr<const typename target::rows> make_rows(
         const bound_node& bound, const engine_detail::source_sizes& sizes,
@@ -74,6 +91,7 @@ private:
     struct erased {
         virtual ~erased() = default;
         virtual status bind(detail::binder&, const detail::bind_place&, bound_node&) const = 0;
+        [[nodiscard]] virtual plan_node lower() const = 0;
         [[nodiscard]] virtual std::unique_ptr<const typename target::rows> make_rows(
             const bound_node&, const engine_detail::source_sizes&, typename target::preparation&) const = 0;
         virtual void evaluate(const bound_node&, std::size_t, const token&, const double*, double*,
@@ -85,13 +103,19 @@ private:
     struct holder final : erased {
         explicit holder(const Block& b) : block(b) {}
         status bind(detail::binder& from, const detail::bind_place& at, bound_node& to) const override {
-            return from.bind(lower(block), at, to);
+            return from.bind(tiffin::lower(block), at, to);
+        }
+        [[nodiscard]] plan_node lower() const override {
+            if constexpr (is_planned)
+                return tiffin::lower<typename Backend::machine>(block);
+            else
+                return {};
         }
         [[nodiscard]] std::unique_ptr<const typename target::rows> make_rows(
             [[maybe_unused]] const bound_node& bound,
             [[maybe_unused]] const engine_detail::source_sizes& sizes,
             [[maybe_unused]] typename target::preparation& how) const override {
-            if constexpr (is_reference)
+            if constexpr (is_reference || is_planned)
                 return nullptr;
             else
                 return std::make_unique<const typename target::template held<Block>>(block, bound, sizes,

@@ -14,6 +14,7 @@ struct dense {
     using weight = projection<"weight">;
     using bias = vector<"bias", presence::optional>;
     using tensors = tensor_list<weight, bias>;
+    using formula_is = sum_of_values<dense>;
 
     template <class Place>
     TIFFIN_HD auto operator()(const Place& at) const {

@@ -25,6 +25,7 @@ struct dot_gated {
         "tiffin: dot_gated<Gate, Left, Right, Value>: Left or Right multiplies what the whole reads, so that "
         "its row is not known before the gate; write through<\"\", source_input, Left>");
     using source_role = row_dot_role;
+    using formula_is = policy_of_values<dot_gated>;
     using tensors = tensor_list<row_scale>;
     static constexpr std::string_view name = "";
 

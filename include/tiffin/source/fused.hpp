@@ -21,6 +21,8 @@ struct fused {
     Fusion fusion{};
 
     TIFFIN_HD constexpr std::tuple<const Gate&, const Up&> parts() const noexcept { return {gate, up}; }
+    using formula_is = policy_of_values<fused>;
+    [[nodiscard]] constexpr const Fusion& formula() const noexcept { return fusion; }
     [[nodiscard]] constexpr double flops() const noexcept { return fusion.flops(); }
 
     template <class Value>

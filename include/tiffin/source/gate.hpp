@@ -21,10 +21,13 @@ struct gate {
                   "tiffin: gate<Activation, Source>: the second argument is not a source; a source "
                   "has a `tensors` list and a formula operator()(at), as dense has, or parts()");
 
+    using formula_is = policy_of_values<gate>;
+
     Activation phi{};
     Source input{};
 
     TIFFIN_HD constexpr std::tuple<const Source&> parts() const noexcept { return {input}; }
+    [[nodiscard]] constexpr const Activation& formula() const noexcept { return phi; }
     [[nodiscard]] constexpr double flops() const noexcept { return phi.flops(); }
 
     template <class Value>

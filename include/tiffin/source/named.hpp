@@ -16,6 +16,7 @@ struct named : Source {
                   "tiffin: named<Source, Name>: the first argument is not a source with tensors of its own; "
                   "name the parts of a sum or of a gate one by one");
     static constexpr std::string_view name = text_of<Name>;
+    using formula_is = std::conditional_t<detail::is_sum_of_values<Source>, sum_of_values<named>, void>;
 
     // Not left to the compiler: g++ 12 zeroes the byte of an empty aggregate with a base or with members,
     // even where a tuple has put another element's first byte in its place. (For the same reason policies

@@ -21,6 +21,7 @@ struct normed {
     static_assert(source_policy<Source>, "tiffin: normed<Norm, Source>: the second argument is not a source");
     using source_role = row_norm_role;
     using weight = vector<"weight">;
+    using formula_is = policy_of_values<normed>;
     using tensors = std::conditional_t<Norm::weighted, tensor_list<row_scale, computed, weight>,
                                        tensor_list<row_scale, computed>>;
     static constexpr std::string_view name = text_of<Name>;

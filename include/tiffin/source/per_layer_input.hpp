@@ -10,6 +10,7 @@ TIFFIN_BEGIN
 struct per_layer_input {
     using row = given;
     using tensors = tensor_list<row>;
+    using formula_is = sum_of_values<per_layer_input>;
 
     template <class Place>
     TIFFIN_HD auto operator()(const Place& at) const {

@@ -10,6 +10,7 @@ TIFFIN_BEGIN
 struct residual_input {
     using row = residual_row;
     using tensors = tensor_list<row>;
+    using formula_is = sum_of_values<residual_input>;
 
     template <class Place>
     TIFFIN_HD auto operator()(const Place& at) const {

@@ -18,6 +18,7 @@ template <router_policy Router = sigmoid_topk_renorm, tensor_declaration Rows = 
 struct routed_embedding {
     using rows = Rows;
     using source_role = routed_role;
+    using formula_is = sum_of_values<routed_embedding>;
     using tensors = joined_tensors<tensor_list<rows>, typename Router::tensors>;
     static constexpr std::string_view name = "";
 

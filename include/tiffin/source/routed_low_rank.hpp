@@ -19,6 +19,7 @@ struct routed_low_rank {
     using in = low_rank_in<"lore_a.weight">;
     using out = low_rank_out<"lore_b.weight">;
     using source_role = routed_role;
+    using formula_is = sum_of_values<routed_low_rank>;
     using tensors = joined_tensors<tensor_list<in, out>, typename Router::tensors>;
     static constexpr std::string_view name = "";  // its tensors' names say enough
 

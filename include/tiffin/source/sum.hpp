@@ -18,6 +18,8 @@ struct sum {
                   "tiffin: sum<...>: one of the parts is not a source; a source has a `tensors` list and "
                   "a formula operator()(at), as dense has, or parts()");
 
+    using formula_is = sum_of_values<sum>;
+
     std::tuple<Parts...> terms;
 
     TIFFIN_HD constexpr const std::tuple<Parts...>& parts() const noexcept { return terms; }

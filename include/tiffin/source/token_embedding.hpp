@@ -15,6 +15,7 @@ TIFFIN_BEGIN
 struct token_embedding {
     using rows = table<"weight">;
     using tensors = tensor_list<rows>;
+    using formula_is = sum_of_values<token_embedding>;
     static constexpr std::string_view name = "stem_embed";
 
     template <class Place>

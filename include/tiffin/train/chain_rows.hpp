@@ -1,6 +1,7 @@
 // Sources whose rows are not a formula, forward and back: chains, blocks on other rows, delays, sums of blocks.
 #pragma once
 
+#include <tiffin/grammar/slots.hpp>
 #include <tiffin/train/trained_rows.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
-#include <tiffin/engine/view.hpp>
+#include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/train/parameter.hpp>
 #include <tiffin/train/training_call.hpp>
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/cuda/bank.hpp>
+#include <tiffin/cuda/engine/rows.hpp>
 #include <tiffin/cuda/few_tokens.hpp>
 #include <tiffin/cuda/held_weights.hpp>
 #include <tiffin/cuda/mixture.hpp>
@@ -10,7 +11,6 @@
 #include <tiffin/cuda/row_router.hpp>
 #include <tiffin/cuda/uploads.hpp>
 #include <tiffin/cuda/values.hpp>
-#include <tiffin/engine/rows.hpp>
 #include <tiffin/source/dense.hpp>
 
 #include <concepts>
@@ -92,6 +92,9 @@ struct device {
     using router = device_router<Format, Router>;
     template <class Source>
     using mixture = mixture_rows<device, Source>;
+    using any_rows = engine_detail::any_rows<device>;
+    template <class Source>
+    using held_rows = engine_detail::held_rows<device, Source>;
 
     struct table_rows : row_source {
         static table_rows lay_out(arena&, std::size_t) noexcept { return {}; }
@@ -132,9 +135,9 @@ struct device {
 
     // The value of a row of a table, or of the sum of those chosen.
     template <class Numbers, tensor_kind Kind, class View>
-    __device__ static typename Numbers::reg row_value(const View& view, const token& at,
-                                                      const engine_detail::slot& s, std::size_t feature,
-                                                      std::size_t count) {
+    __device__ static typename Numbers::reg value_of_rows(const View& view, const token& at,
+                                                          const engine_detail::slot& s, std::size_t feature,
+                                                          std::size_t count) {
         if constexpr (Kind == tensor_kind::table) {
             return Numbers::load_given(row(view, at, s.table) + feature, count);
         } else {

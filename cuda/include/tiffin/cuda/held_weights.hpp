@@ -16,17 +16,15 @@ namespace cuda_detail {
 template <codec Format>
 class device_tensors {
 public:
-    row_format keep_table(std::size_t number, const tensor_view& t, std::size_t vocab, std::size_t width,
-                          uploads& up) {
+    void keep_table(std::size_t number, const tensor_view& t, std::size_t vocab, std::size_t width,
+                    uploads& up) {
         row_source rows{};
         rows.data = reinterpret_cast<const std::byte*>(up.numbers<Format>(t));
         rows.count = vocab;
         rows.stride = width * sizeof(typename Format::storage);
         tables_.push_back({rows, t.gathered, number, false});
-        return describe(Format{}).rows;
     }
-    const void* keep_rows(std::size_t number, const tensor_view& t, row_format& numbers, uploads& up) {
-        numbers = describe(Format{}).rows;
+    const void* keep_rows(std::size_t number, const tensor_view& t, uploads& up) {
         if (t.gathered != 0) tables_.push_back({{}, t.gathered, number, true});
         return up.numbers<Format>(t);
     }

@@ -1,10 +1,10 @@
 // A mixture of experts on the device: tokens grouped there, experts one after the other.
 #pragma once
 
+#include <tiffin/cuda/engine/mixture.hpp>
 #include <tiffin/cuda/grouping.hpp>
 #include <tiffin/cuda/router.hpp>
 #include <tiffin/cuda/values.hpp>
-#include <tiffin/engine/mixture.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
+#include <tiffin/cuda/engine/view.hpp>
 #include <tiffin/cuda/kernels.hpp>
-#include <tiffin/engine/view.hpp>
 
 #include <cstddef>
 

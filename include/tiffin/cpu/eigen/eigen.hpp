@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/cpu/eigen/machine.hpp>
-#include <tiffin/cpu/host.hpp>
+#include <tiffin/cpu/engine.hpp>
 
 TIFFIN_BEGIN
 
@@ -17,7 +17,6 @@ struct eigen {
     static constexpr number_formats formats() noexcept {
         return {{}, {}, {}, false, in_place::dense_and_tables};
     }
-    using target = cpu_detail::host<machine>;
     template <block_policy Block>
     using engine = cpu_detail::engine<machine, Block>;
 };

@@ -4,7 +4,9 @@
 #include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/block_sink.hpp>
 #include <tiffin/cpu/product_sums.hpp>
+#include <tiffin/cpu/stage.hpp>
 #include <tiffin/format/number_format.hpp>
 
 #include <Eigen/Core>
@@ -104,6 +106,8 @@ struct machine {
     using activations = eigen_detail::activations;
     using products = eigen_products;
     static constexpr std::size_t lane_count = 1;
+    template <detail::node_role Role>
+    static constexpr const void* role = &cpu_detail::functions_of<machine, Role>::value;
 
     static products exact_products(std::size_t outputs, std::size_t inputs) { return {outputs, inputs, 1}; }
 
@@ -136,10 +140,12 @@ struct machine {
     }
     static float add_product(float a, float b, std::size_t, float sums) noexcept { return a * b + sums; }
     static float sum(float v) noexcept { return v; }
-    static void put(float value, const buffer& to, std::size_t token, std::size_t feature,
-                    std::size_t) noexcept {
-        to.data[token * to.features + feature] = value;
+    static float* place(const buffer& to, std::size_t token, std::size_t feature,
+                        std::size_t& step) noexcept {
+        step = to.features;
+        return to.data + token * to.features + feature;
     }
+    static void put_rounded(const cpu_detail::value_block&, const buffer&) noexcept {}
     static void copy_token(const activations& from, std::size_t token, const buffer& to,
                            std::size_t i) noexcept {
         std::memcpy(to.data + i * to.features, from.row(token), to.features * sizeof(float));

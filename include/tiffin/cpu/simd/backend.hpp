@@ -16,8 +16,6 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-template <class Machine>
-struct host;
 template <class Machine, block_policy Block>
 class engine;
 
@@ -95,7 +93,6 @@ template <format_policy Weights = f32, format_policy Tables = f32, activation_fo
           class Arch = xsimd::default_arch>
 struct simd {
     using machine = simd_detail::machine<Arch>;
-    using target = cpu_detail::host<machine>;
     template <block_policy Block>
     using engine = cpu_detail::engine<machine, Block>;
 

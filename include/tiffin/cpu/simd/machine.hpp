@@ -2,8 +2,10 @@
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/block_sink.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/simd/products.hpp>
+#include <tiffin/cpu/stage.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,6 +21,8 @@ struct machine {
     using activations = simd_detail::activations;
     using products = panel_products;
     static constexpr std::size_t lane_count = width<Arch>;
+    template <detail::node_role Role>
+    static constexpr const void* role = &cpu_detail::functions_of<machine, Role>::value;
 
     // Of routers: a route must not depend on how weights are stored and activations rounded.
     static products exact_products(std::size_t outputs, std::size_t inputs) {
@@ -46,27 +50,6 @@ struct machine {
         const std::size_t part = from.outputs_at_once();
         return part % how.block == 0 && depth_block % part == 0 ? how : rounding{};
     }
-    // Writes the features of one group, a token after the other. Where they are to be rounded that is done at once, so
-    // that they never go to memory in f32: 3 % of a layer in q8_0, and half of its workspace or less.
-    class part_writer {
-    public:
-        explicit part_writer(const buffer& to) noexcept : to_(to) {}
-        void operator()(std::size_t token, std::size_t feature, const reg& v, std::size_t count) noexcept {
-            if (to_.rounded != nullptr)
-                v.store_aligned(row_ + feature % depth_block);
-            else
-                put(v, to_, token, feature, count);
-        }
-        // All features [first, first + count) have been written.
-        void finish(std::size_t token, std::size_t first, std::size_t count) const noexcept {
-            if (to_.rounded != nullptr) to_.how(row_, to_.tokens, token, first, count, to_.rounded);
-        }
-
-    private:
-        const buffer& to_;
-        alignas(64) float row_[depth_block];
-    };
-
     static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {
         return in.row(feature / depth_block * depth_block, token) + feature % depth_block;
     }
@@ -104,10 +87,17 @@ struct machine {
         return total;
     }
 
-    static void put(const reg& value, const buffer& to, std::size_t token, std::size_t feature,
-                    std::size_t /*count*/) noexcept {
+    // Where the features of a token are written from one on; null where they are rounded first.
+    static float* place(const buffer& to, std::size_t token, std::size_t feature,
+                        std::size_t& step) noexcept {
+        if (to.rounded != nullptr) return nullptr;
+        step = depth_block;
         const std::size_t inside = feature % depth_block;
-        value.store_aligned(to.data + (feature - inside) * to.tokens + token * depth_block + inside);
+        return to.data + (feature - inside) * to.tokens + token * depth_block + inside;
+    }
+    static void put_rounded(const cpu_detail::value_block& v, const buffer& to) noexcept {
+        for (std::size_t t = 0; t < v.tokens; ++t)
+            to.how.features(v.data + t * v.step, to.tokens, v.token + t, v.feature, v.features, to.rounded);
     }
     static void copy_token(const activations& from, std::size_t token, const buffer& to,
                            std::size_t i) noexcept {

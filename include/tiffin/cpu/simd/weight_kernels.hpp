@@ -81,8 +81,12 @@ struct rounding {
     // are of one depth block.
     void operator()(const float* row, std::size_t tokens, std::size_t token, std::size_t first,
                     std::size_t count, std::byte* to) const noexcept {
-        const std::size_t inside = first % depth_block;
-        round(row + inside, inside, count, to + (first / depth_block * tokens + token) * row_bytes);
+        features(row + first % depth_block, tokens, token, first, count, to);
+    }
+    // The same of numbers that begin with the first of these features.
+    void features(const float* numbers, std::size_t tokens, std::size_t token, std::size_t first,
+                  std::size_t count, std::byte* to) const noexcept {
+        round(numbers, first % depth_block, count, to + (first / depth_block * tokens + token) * row_bytes);
     }
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
-#include <tiffin/engine/chain.hpp>
-#include <tiffin/engine/view.hpp>
+#include <tiffin/cuda/engine/chain.hpp>
+#include <tiffin/cuda/engine/view.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
-#include <tiffin/engine/view.hpp>
+#include <tiffin/cuda/engine/view.hpp>
 
 #include <algorithm>
 #include <array>

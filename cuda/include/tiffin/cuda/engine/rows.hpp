@@ -1,8 +1,7 @@
 // The rows of a source, put where they belong: a whole layer, an expert, what is left for a formula above.
 #pragma once
 
-#include <tiffin/engine/stage.hpp>
-#include <tiffin/engine/target.hpp>
+#include <tiffin/cuda/engine/stage.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -203,7 +202,7 @@ private:
 };
 
 // A whole layer: the rows of a block, from x to y.
-template <target Target, block_policy Block>
+template <class Target, block_policy Block>
 class layer_rows {
 public:
     layer_rows(const Block& block, const binding& bound, typename Target::preparation& how)

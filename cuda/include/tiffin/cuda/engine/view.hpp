@@ -1,7 +1,7 @@
-// A source with its tensors, as whatever computes it sees it: on the host by reference, in a kernel by value.
+// A source with its tensors, as a kernel sees it, by value.
 #pragma once
 
-#include <tiffin/format/number_format.hpp>
+#include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/router/selection.hpp>
 
@@ -12,19 +12,11 @@ TIFFIN_BEGIN
 
 namespace engine_detail {
 
-// The features that a source yields and reads, and those of the residual.
-struct source_sizes {
-    std::size_t outputs;
-    std::size_t inputs;
-    std::size_t d_model;
-};
-
 // What is kept of one tensor of a tree. Which members count is the kind's business.
 struct slot {
     const void* numbers =
         nullptr;                  // vector: f32; low_rank_out: as the target packs a bank; chosen_rows: row 0
     float number = 0;             // scalar, row_width
-    row_format format{};          // of the numbers of rows
     std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
     std::size_t table = 0;        // table, pool; on a device gathered chosen_rows: which of the view's rows
     std::size_t gathered = 0;     // chosen_rows: 0, or which of the call's tables they are (see tensor_view)
@@ -35,17 +27,6 @@ struct slot {
 
     [[nodiscard]] TIFFIN_HD std::size_t offset_of(const choice<float>& chosen) const {
         return static_cast<std::size_t>(chosen.expert) * expert_step;
-    }
-};
-
-// The choices of each token, `stride` floats apart.
-struct chosen_experts {
-    float* state;
-    std::size_t stride;
-    std::size_t choices;
-
-    TIFFIN_HD choice<float>* of(std::size_t t) const {
-        return reinterpret_cast<choice<float>*>(state + t * stride);
     }
 };
 
@@ -99,7 +80,7 @@ struct place {
         if constexpr (kind == tensor_kind::projection) {
             return products.template sum<ordinal_of<source_type, Slot>>();
         } else if constexpr (is_row_value(kind)) {
-            return View::target::template row_value<Numbers, kind>(view, token, s, feature, count);
+            return View::target::template value_of_rows<Numbers, kind>(view, token, s, feature, count);
         } else if constexpr (kind == tensor_kind::vector) {
             return s.numbers != nullptr
                        ? Numbers::load_vector(static_cast<const float*>(s.numbers), feature, count)
@@ -153,8 +134,6 @@ private:
 // that the step yields.
 template <class View, std::size_t Chain, class Store>
 struct above {
-    static constexpr std::size_t chain = Chain;
-
     typename View::target::template kept<View> view;
     Store store;
 
@@ -166,16 +145,6 @@ struct above {
         const typename target::token token = target::token_at(view, t);
         const place<numbers, View, last_step<Chain, Register>> here{view, token, feature, count, {v}};
         store(t, feature, Register(evaluate(view.source, here)), count);
-    }
-    // What the host writes the values of a group of features with, token by token.
-    [[nodiscard]] auto of_group() const requires requires {
-        typename View::target::template above_group<above>;
-    }
-    { return typename View::target::template above_group<above>(*this); }
-    // Token t comes next: asks for what will be read of it at these features.
-    void coming(std::size_t t, std::size_t first, std::size_t count) const noexcept {
-        View::target::ask(view, t, first, count);
-        if constexpr (requires { store.coming(t, first, count); }) store.coming(t, first, count);
     }
 };
 

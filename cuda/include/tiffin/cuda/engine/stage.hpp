@@ -3,9 +3,9 @@
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
-#include <tiffin/engine/chain.hpp>
-#include <tiffin/engine/steps.hpp>
-#include <tiffin/engine/view.hpp>
+#include <tiffin/cuda/engine/chain.hpp>
+#include <tiffin/cuda/engine/steps.hpp>
+#include <tiffin/cuda/engine/view.hpp>
 
 #include <algorithm>
 #include <array>
@@ -131,11 +131,11 @@ private:
             constexpr bool pool = Kind == tensor_kind::pool;
             s.table = ordinal_of<Source, Slot> + (pool ? view_type::tables : 0);
             if constexpr (pool) s.expert_step = (t.gathered != 0 ? 1 : t.shape[1]) * view_.outputs;
-            s.format = tensors_.keep_table(s.table, t, t.shape[pool ? 1 : 0], view_.outputs, how);
+            tensors_.keep_table(s.table, t, t.shape[pool ? 1 : 0], view_.outputs, how);
         } else if constexpr (Kind == tensor_kind::chosen_rows) {
             s.table = view_type::row_sources + ordinal_of<Source, Slot>;
             s.gathered = t.gathered;
-            s.numbers = tensors_.keep_rows(s.table, t, s.format, how);
+            s.numbers = tensors_.keep_rows(s.table, t, how);
             s.expert_step = view_.outputs;
         } else if constexpr (Kind == tensor_kind::vector) {
             s.numbers = tensors_.keep_vector(t, view_.outputs, how);

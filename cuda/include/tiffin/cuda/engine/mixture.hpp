@@ -1,7 +1,7 @@
 // The parts of a mixture, prepared: its router, its experts, and the block that all tokens go through.
 #pragma once
 
-#include <tiffin/engine/rows.hpp>
+#include <tiffin/cuda/engine/rows.hpp>
 
 #include <algorithm>
 #include <cstddef>

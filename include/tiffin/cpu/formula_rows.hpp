@@ -1,0 +1,182 @@
+// The rows that a formula reads: of tables, of what a router chose, of what comes with a call.
+#pragma once
+
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/packed_bank.hpp>
+#include <tiffin/cpu/product_sums.hpp>
+#include <tiffin/format/number_format.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/plan/op.hpp>
+#include <tiffin/router/selection.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+TIFFIN_BEGIN
+
+namespace cpu_detail {
+
+// A call as the formula of a source sees it: its tokens, what the source reads, and their state.
+template <class Machine>
+struct formula_call {
+    const call_arguments& call;
+    typename Machine::activations in;
+    float* state;
+    std::size_t state_numbers;  // of a token
+
+    [[nodiscard]] const float* state_of(std::size_t t) const noexcept { return state + t * state_numbers; }
+};
+
+// Some tokens and features of a call.
+struct place_of_block {
+    std::size_t token, tokens;
+    std::size_t feature, features;
+};
+
+// One tensor of rows.
+struct row_tensor {
+    tensor_kind kind;
+    const std::byte* numbers = nullptr;
+    row_format format{};
+    std::size_t width = 0;
+    std::size_t gathered = 0;     // 0, or which of the call's tables
+    std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
+    std::size_t choices = 0;
+    std::size_t state = 0;  // where the choices begin in a token's state
+    const packed_bank* bank = nullptr;
+    std::size_t rank = 0;
+
+    [[nodiscard]] const choice<float>* chosen(const float* token_state) const noexcept {
+        return reinterpret_cast<const choice<float>*>(token_state + state);
+    }
+    // Calls visit(row, weight) for the rows of token t.
+    template <class Machine, class Visit>
+    void each(const formula_call<Machine>& of, std::size_t t, const Visit& visit) const noexcept {
+        const call_arguments& call = of.call;
+        const auto by_id = [&] {
+            if (gathered != 0) return call.gathered_row(gathered, t);
+            return numbers + format.bytes(static_cast<std::size_t>(call.token_id(t)) * width);
+        };
+        if (kind == tensor_kind::table) return visit(by_id(), 1.0f);
+        const choice<float>* const of_token = chosen(of.state_of(t));
+        const std::byte* const first = kind == tensor_kind::pool ? by_id() : numbers;
+        for (std::size_t i = 0; i < choices && of_token[i].expert >= 0; ++i)
+            visit(kind == tensor_kind::chosen_rows && gathered != 0
+                      ? call.gathered_row(gathered, t, choices, i)
+                      : first + format.bytes(static_cast<std::size_t>(of_token[i].expert) * expert_step),
+                  of_token[i].weight);
+    }
+    void ask(const auto& of, std::size_t t, std::size_t first, std::size_t features) const noexcept {
+        if (!holds_rows(kind)) return;
+        each(of, t, [&](const std::byte* row, float) noexcept {
+            for (std::size_t at = format.bytes(first), end = format.bytes(first + features); at < end;
+                 at += 64)
+                __builtin_prefetch(row + at);
+            __asm__ volatile(""
+                             :
+                             : "r"(row));  // g++ 12 drops calls of a function that does nothing but prefetch
+        });
+    }
+};
+
+// What an op reads of a tensor at a place: rows as they lie, where they are whole registers of f32; else a copy in
+// `room`, features side by side in `step` numbers per token. `rows` has room for a pointer per token.
+template <class Machine>
+class row_reader {
+public:
+    using reg = typename Machine::reg;
+
+    row_reader(const row_tensor& tensor, const formula_call<Machine>& of, const place_of_block& at,
+               std::size_t step) noexcept
+        : tensor_(tensor), of_(of), at_(at), step_(step) {}
+
+    [[nodiscard]] operand read(float* room, const float** rows, std::size_t panel) const noexcept {
+        const bool whole = at_.features % Machine::lane_count == 0;
+        const bool in_place = whole && tensor_.format.decode == nullptr &&
+                              tensor_.kind != tensor_kind::pool && tensor_.kind != tensor_kind::chosen_rows &&
+                              tensor_.kind != tensor_kind::low_rank_out;
+        for (std::size_t i = 0; i < at_.tokens; ++i) {
+            const std::size_t t = at_.token + i;
+            if (in_place)
+                rows[i] = row(t) + at_.feature;
+            else
+                copy(t, room + i * step_);
+        }
+        return in_place ? operand{nullptr, rows, 0, panel} : operand{room, nullptr, step_, panel};
+    }
+
+private:
+    // Of a tensor that has one row for each token, in f32.
+    [[nodiscard]] const float* row(std::size_t t) const noexcept {
+        const call_arguments& call = of_.call;
+        switch (tensor_.kind) {
+            case tensor_kind::given: return call.per_layer_input.row(call.row(t));
+            case tensor_kind::residual_row: return call.residual.row(call.row(t));
+            case tensor_kind::input_row: return Machine::input_at(of_.in, t, at_.feature) - at_.feature;
+            default: break;
+        }
+        const float* found = nullptr;
+        tensor_.each(of_, t,
+                     [&](const std::byte* row, float) { found = reinterpret_cast<const float*>(row); });
+        return found;
+    }
+    void copy(std::size_t t, float* to) const noexcept {
+        switch (tensor_.kind) {
+            case tensor_kind::low_rank_out: return mix_bank(t, to);
+            case tensor_kind::pool:
+            case tensor_kind::chosen_rows: return mix_rows(t, to);
+            case tensor_kind::table:
+                return tensor_.each(of_, t, [&](const std::byte* row, float) noexcept { decode(row, to); });
+            default:
+                return static_cast<void>(std::memcpy(to, row(t) + at_.feature, at_.features * sizeof *to));
+        }
+    }
+    void decode(const std::byte* row, float* to) const noexcept {
+        if (tensor_.format.decode != nullptr)
+            tensor_.format.decode(row, at_.feature, at_.features, to);
+        else
+            std::memcpy(to, row + at_.feature * sizeof *to, at_.features * sizeof *to);
+    }
+    void mix_rows(std::size_t t, float* to) const noexcept {
+        std::fill_n(to, step_, 0.0f);
+        alignas(64) float one[block_numbers];
+        tensor_.each(of_, t, [&](const std::byte* row, float weight) noexcept {
+            const float* from = reinterpret_cast<const float*>(row) + at_.feature;
+            if (tensor_.format.decode != nullptr) decode(row, one), from = one;
+            for (std::size_t j = 0; j < at_.features; j += Machine::lane_count) {
+                const std::size_t n = std::min(Machine::lane_count, at_.features - j);
+                Machine::store(Machine::multiply_add(reg(weight), Machine::load_row(from + j, n),
+                                                     Machine::load(to + j, Machine::lane_count)),
+                               to + j, Machine::lane_count);
+            }
+        });
+    }
+    // The sum of B_e z over the choices e, z the rank numbers behind them.
+    void mix_bank(std::size_t t, float* to) const noexcept {
+        const choice<float>* const chosen = tensor_.chosen(of_.state_of(t));
+        const float* const z = of_.state_of(t) + tensor_.state + 2 * tensor_.choices;
+        const std::size_t rank = tensor_.rank;
+        for (std::size_t j = 0; j < at_.features; j += Machine::lane_count) {
+            reg total(0.0f);
+            for (std::size_t i = 0; i < tensor_.choices; ++i) {
+                const float* b =
+                    tensor_.bank->at(static_cast<std::size_t>(chosen[i].expert), at_.feature + j);
+                reg sum(0.0f);
+                for (std::size_t r = 0; r < rank; ++r, b += bank_group)
+                    sum = Machine::multiply_add(reg(z[i * rank + r]), Machine::load_aligned(b), sum);
+                total = Machine::multiply_add(reg(chosen[i].weight), sum, total);
+            }
+            Machine::store(total, to + j, Machine::lane_count);
+        }
+    }
+
+    const row_tensor& tensor_;
+    const formula_call<Machine>& of_;
+    const place_of_block& at_;
+    std::size_t step_;
+};
+
+}  // namespace cpu_detail
+
+TIFFIN_END

@@ -1,0 +1,167 @@
+// A source of a plan, computed for all tokens of a call: what is needed per token first, then products and formula in
+// one pass. One without products of its own has its last chain's last step in their place.
+#pragma once
+
+#include <tiffin/bind/bound.hpp>
+#include <tiffin/bind/preparation.hpp>
+#include <tiffin/bind/source_sizes.hpp>
+#include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/block_formula.hpp>
+#include <tiffin/cpu/block_sink.hpp>
+#include <tiffin/cpu/formula_tensors.hpp>
+#include <tiffin/plan/lower.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace cpu_detail {
+
+using engine_detail::source_sizes;
+
+// The rows of any source, put where they belong.
+template <class Machine>
+class source_rows {
+public:
+    virtual ~source_rows() = default;
+    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t tokens,
+                                                      std::size_t workers) const noexcept = 0;
+    virtual void run(const call_arguments& call, const typename Machine::activations& in, std::byte* memory,
+                     const output_rows& to) const = 0;
+};
+// What a formula needs once per token before it is evaluated: rows that are left for it, the routes of its leaves.
+template <class Machine>
+class token_step {
+public:
+    virtual ~token_step() = default;
+    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t tokens,
+                                                      std::size_t workers) const noexcept = 0;
+    virtual void run(const formula_call<Machine>& of, std::byte* memory) const = 0;
+};
+
+// What is done for a role. Known to a plan by pointers: a file compiles no role that its compositions do not have.
+template <class Machine>
+struct role_functions {
+    std::unique_ptr<const source_rows<Machine>> (*rows)(const plan_node&, const bound_node&,
+                                                        const source_sizes&, const preparation&) = nullptr;
+    // Of a leaf that routes; takes room in a token's state.
+    std::unique_ptr<const token_step<Machine>> (*route)(const plan_node&, const bound_node&,
+                                                        const source_sizes&, const preparation&,
+                                                        formula_tensors<Machine>&) = nullptr;
+};
+template <class Machine, detail::node_role Role>
+struct functions_of {
+    static const role_functions<Machine> value;  // see engine.hpp
+};
+template <class Machine>
+const role_functions<Machine>& functions(const plan_node& node) noexcept {
+    return *static_cast<const role_functions<Machine>*>(node.ops->role);
+}
+// The rows of a node.
+template <class Machine>
+std::unique_ptr<const source_rows<Machine>> make_rows(const plan_node& node, const bound_node& bound,
+                                                      const source_sizes& sizes, const preparation& how) {
+    return functions<Machine>(node).rows(node, bound, sizes, how);
+}
+template <class Machine>
+class chain;
+
+// Whether the formula of a node multiplies its input.
+inline bool multiplies_input(const plan_node& node) noexcept {
+    using detail::node_role;
+    const node_role role = node.kind->role;
+    if (role != node_role::formula && role != node_role::row_norm && role != node_role::row_dot &&
+        role != node_role::routed)
+        return false;
+    return node.kind->has(tensor_kind::projection) ||
+           std::any_of(node.parts.begin(), node.parts.end(), multiplies_input);
+}
+// Whether the parts of a node are computed before it, for whole rows: those of a chain, of a node with rows of its own,
+// and of a norm over a product, whose row is not known before.
+inline bool parts_apart(const plan_node& node) noexcept {
+    using detail::node_role;
+    switch (node.kind->role) {
+        case node_role::formula:
+        case node_role::row_dot:
+        case node_role::routed: return false;
+        case node_role::row_norm: return multiplies_input(node.parts[0]);
+        default: return true;
+    }
+}
+// The last chain that a formula sees, or null. A norm needs the whole row of what is below it, so that no chain there is
+// the last; nor is one that a gate is the product of.
+inline const plan_node* last_chain_of(const plan_node& node) noexcept {
+    using detail::node_role;
+    if (node.kind->role == node_role::chain) return &node;
+    if (parts_apart(node) || node.kind->role == node_role::row_norm) return nullptr;
+    const plan_node* last = nullptr;
+    for (std::size_t i = node.kind->role == node_role::row_dot ? 2 : 0; i < node.parts.size(); ++i)
+        if (const plan_node* const found = last_chain_of(node.parts[i])) last = found;
+    return last;
+}
+
+template <class Machine>
+class stage {
+    using arena = detail::arena<64>;
+
+public:
+    using activations = typename Machine::activations;
+    using products = typename Machine::products;
+
+    stage(const plan_node& node, const bound_node& bound, const source_sizes& sizes, const preparation& how);
+
+    // The products that its formula stands on; null where there are none.
+    [[nodiscard]] const products* ends_in() const noexcept { return products_ ? &*products_ : nullptr; }
+    // Whether nothing but these products reads its input.
+    [[nodiscard]] bool input_is_multiplied_only() const noexcept {
+        return products_ && steps_.empty() && !reads_input_;
+    }
+    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept;
+    void run(const call_arguments& call, const activations& in, std::byte* memory,
+             const block_sink& to) const;
+
+private:
+    // The number that scales a row: of the product of two formulas' rows, or of one's with itself.
+    struct row_factor {
+        const node_ops* ops;
+        const void* source;
+        block_formula<Machine> one;  // none: the row that is left for it
+        std::optional<block_formula<Machine>> other;
+        std::size_t row;
+        std::size_t state;
+    };
+    // What above the last step of a chain is done with its blocks.
+    class above;
+
+    using node_state = typename formula_tensors<Machine>::node_state;
+
+    void find_weights(const plan_node& node, const bound_node& bound, std::vector<const tensor_view*>& to);
+    void keep(const plan_node& node, const bound_node& bound, const source_sizes& sizes, std::uint32_t& sums,
+              const preparation& how);
+    void leave(const plan_node& node, const bound_node& bound, const source_sizes& sizes, node_state& state,
+               const preparation& how);
+    float* lay_out(arena& areas, std::size_t tokens) const noexcept {
+        return areas.template take<float>(tensors_.state_numbers() * tokens);
+    }
+    void scale_row(const formula_call<Machine>& of, std::size_t t) const noexcept;
+    void evaluate_rows(const formula_call<Machine>& of, const block_sink& to) const;
+
+    std::size_t outputs_;
+    formula_tensors<Machine> tensors_;
+    std::optional<products> products_;
+    const plan_node* last_chain_;  // while it is made
+    bool reads_input_ = false;
+    block_formula<Machine> formula_;
+    std::vector<std::unique_ptr<const token_step<Machine>>> steps_;  // in the order of the parts
+    std::vector<row_factor> scales_;
+    std::unique_ptr<const chain<Machine>> chain_;
+};
+
+}  // namespace cpu_detail
+
+TIFFIN_END
