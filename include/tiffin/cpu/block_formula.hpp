@@ -97,7 +97,7 @@ public:
 private:
     // For as many features as products finish, of every temporary and operand that there can be.
     static constexpr std::size_t room_numbers =
-        (plan_detail::most_depth + plan_detail::most_operands) * finished_at_once;
+        (plan_detail::most_values + plan_detail::most_operands) * finished_at_once;
     static constexpr std::size_t most_tokens = 64;
 
     struct step {

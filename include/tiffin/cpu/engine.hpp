@@ -221,6 +221,9 @@ template <class Machine, block_policy Block>
 class engine {
 public:
     engine(const Block& block, const binding& bound) : block_(block), layer_(lower<Machine>(block_), bound) {}
+    engine(const engine&) = delete;
+    engine& operator=(const engine&) = delete;
+    ~engine() = default;
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return layer_.workspace_bytes(tokens, workers);
     }

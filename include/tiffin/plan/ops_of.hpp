@@ -131,17 +131,23 @@ void source(const op_call& call) noexcept {
 
 // Tensors and parts that an op can read.
 inline constexpr std::size_t most_operands = 16;
-// Nodes below each other in one formula, each of which may hold a value until the ones below it have theirs.
-inline constexpr std::size_t most_depth = 32;
+// Values of parts that a formula may hold at a time, until the op that reads them has all of its own.
+inline constexpr std::size_t most_values = 32;
 
 template <source_policy S>
-constexpr std::size_t depth_of() noexcept {
-    std::size_t most = 0;
-    if constexpr (composite_source<S>) [&]<std::size_t... I>(std::index_sequence<I...>) {
-            ((most = std::max(most, depth_of<part_of<S, I>>())), ...);
-        }
+constexpr std::size_t values_held() noexcept {
+    std::size_t most = 1;
+    if constexpr (composite_source<S>)
+        if constexpr (!parts_apart<S>()) [&]<std::size_t... I>(std::index_sequence<I...>) {
+                // A sum is added up term by term.
+                const auto before = [](std::size_t i) {
+                    return detail::is_sum_of_values<S> ? std::min<std::size_t>(own_tensors_of<S>::size + i, 1)
+                                                       : i;
+                };
+                ((most = std::max(most, before(I) + values_held<part_of<S, I>>())), ...);
+            }
     (part_indices<S>{});
-    return most + 1;
+    return most;
 }
 
 template <class Numbers, source_policy S>
@@ -152,7 +158,9 @@ constexpr node_ops describe_ops() noexcept {
     }();
     static_assert(detail::is_sum_of_values<S> || own_tensors_of<S>::size + parts <= most_operands,
                   "tiffin: a source reads more than 16 tensors and parts; make it of several");
-    static_assert(depth_of<S>() <= most_depth, "tiffin: a composition is more than 32 sources deep");
+    static_assert(values_held<S>() <= most_values,
+                  "tiffin: a formula holds more than 32 values at a time; put a sum, or a part that comes "
+                  "first, in another order");
     node_ops ops;
     if constexpr (requires { Numbers::template role<detail::role_of<S>()>; })
         ops.role = Numbers::template role<detail::role_of<S>()>;
