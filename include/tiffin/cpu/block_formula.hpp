@@ -80,7 +80,11 @@ public:
     // Evaluates it at a place, and hands the values on.
     void run(const formula_call<Machine>& of, const place_of_block& at, const formula_input& input,
              const block_sink& to) const noexcept {
-        if (at.tokens == 1) return run_block(of, at, at.token, input, to);
+        if (at.tokens == 1) {
+            // Between two blocks of one token lie the weights of the next: time to fetch the row's next features.
+            ask(of, {at.token, 1, at.feature + at.features, at.features});
+            return run_block(of, at, at.token, input, to);
+        }
         const std::size_t tokens = std::clamp<std::size_t>(
             at_once_ / static_cast<std::uint32_t>(padded(at.features)), 1, most_tokens);
         const std::size_t end = at.token + at.tokens;

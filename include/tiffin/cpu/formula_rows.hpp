@@ -68,10 +68,10 @@ struct row_tensor {
                   of_token[i].weight);
     }
     void ask(const auto& of, std::size_t t, std::size_t first, std::size_t features) const noexcept {
-        if (!holds_rows(kind)) return;
+        if (!holds_rows(kind) || first >= width) return;
+        const std::size_t behind = std::min(first + features, width);
         each(of, t, [&](const std::byte* row, float) noexcept {
-            for (std::size_t at = format.bytes(first), end = format.bytes(first + features); at < end;
-                 at += 64)
+            for (std::size_t at = format.bytes(first), end = format.bytes(behind); at < end; at += 64)
                 __builtin_prefetch(row + at);
             __asm__ volatile(""
                              :
