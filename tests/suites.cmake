@@ -147,6 +147,7 @@ tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
 tiffin_suite(plan/op TESTS plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
+tiffin_suite(plan/text O0)
 
 # ---- binding: what is refused, in which words ----
 tiffin_suite(bind/errors O0
