@@ -142,7 +142,7 @@ tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/train
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
 # ---- the reference ----
-tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp reference/row_sources.hpp)
+tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp reference/scalar_numbers.hpp)
 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)

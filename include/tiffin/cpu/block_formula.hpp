@@ -47,7 +47,7 @@ public:
     std::vector<row_tensor> rows;
 
     // Adds an op, and tells where its value is found. What it reads of temporaries is free after it.
-    value_ref add(op_function op, const void* policy, const std::vector<value_ref>& in) {
+    value_ref add(op_function<float> op, const void* policy, const std::vector<value_ref>& in) {
         for (const value_ref& v : in)
             if (v.where == value_ref::from::temporary) used_[v.index] = false;
         widest_ = std::max(widest_, static_cast<std::uint32_t>(in.size()));
@@ -105,7 +105,7 @@ private:
     static constexpr std::size_t most_tokens = 64;
 
     struct step {
-        op_function run;
+        op_function<float> run;
         const void* policy;
         std::uint32_t first;  // of its operands
         std::uint16_t operands;
@@ -122,7 +122,7 @@ private:
         const std::size_t panel = input.sums != nullptr ? input.sums->first.outputs : at.features;
         const std::size_t skipped = at.token - first_token;  // tokens of the input
         // Operand number k of an op.
-        const auto find = [&](const value_ref& v, std::size_t k) -> operand {
+        const auto find = [&](const value_ref& v, std::size_t k) -> operand<float> {
             float* const free = room + (used_.size() + k) * area;
             switch (v.where) {
                 case value_ref::from::sum: return sum(*input.sums, v.index, skipped, at, panel, free);
@@ -141,11 +141,11 @@ private:
             }
             return {};
         };
-        operand in[plan_detail::most_operands];
+        operand<float> in[plan_detail::most_operands];
         for (std::size_t i = 0; i < steps_.size(); ++i) {
             const step& s = steps_[i];
             for (std::size_t k = 0; k < s.operands; ++k) in[k] = find(operands_[s.first + k], k);
-            op_call call{s.policy, in, at.tokens, at.features, panel, room + s.out * area, width};
+            op_call<float> call{s.policy, in, at.tokens, at.features, panel, room + s.out * area, width};
             float* placed = nullptr;
             if (i + 1 == steps_.size())
                 if ((placed = to.place(at.token, at.feature, at.features, call.out_step)) != nullptr)
@@ -157,8 +157,8 @@ private:
         }
     }
     // The sums of a weight. Those of an odd number's last one are in panels of their own, and are copied.
-    operand sum(const product_sums& all, std::size_t weight, std::size_t token, const place_of_block& at,
-                std::size_t panel, float* room) const noexcept {
+    operand<float> sum(const product_sums& all, std::size_t weight, std::size_t token,
+                       const place_of_block& at, std::size_t panel, float* room) const noexcept {
         const weight_sums& first = all.first;
         if (!has_last_sum() || weight + 1 < products)
             return {first.data + weight / 2 * all.pair_step + weight % 2 * all.weight_step +

@@ -91,7 +91,7 @@ public:
                std::size_t step) noexcept
         : tensor_(tensor), of_(of), at_(at), step_(step) {}
 
-    [[nodiscard]] operand read(float* room, const float** rows, std::size_t panel) const noexcept {
+    [[nodiscard]] operand<float> read(float* room, const float** rows, std::size_t panel) const noexcept {
         const bool whole = at_.features % Machine::lane_count == 0;
         const bool in_place = whole && tensor_.format.decode == nullptr &&
                               tensor_.kind != tensor_kind::pool && tensor_.kind != tensor_kind::chosen_rows &&
@@ -103,7 +103,8 @@ public:
             else
                 copy(t, room + i * step_);
         }
-        return in_place ? operand{nullptr, rows, 0, panel} : operand{room, nullptr, step_, panel};
+        return in_place ? operand<float>{nullptr, rows, 0, panel}
+                        : operand<float>{room, nullptr, step_, panel};
     }
 
 private:

@@ -153,17 +153,17 @@ value_ref formula_tensors<Machine>::add_ops(const plan_node& node, const plan_no
     const detail::node_role role = node.kind->role;
     if (kept.state.has_row && role != detail::node_role::row_norm)
         return {from::state, kept.state.row, nullptr};
-    const void* const policy = node.ops->policy(node.source);
-    if (!node.ops->sums) {
+    const ops_for<Machine>& does = ops<Machine>(node);
+    if (!does.sums) {
         const bool scaled = role == detail::node_role::row_norm || role == detail::node_role::row_dot;
         std::vector<value_ref> parts, in;
         if (kept.state.has_row)
             parts.push_back({from::state, kept.state.row, nullptr});
-        else if (scaled && !node.ops->reads_tensors)
+        else if (scaled && !does.reads_tensors)
             parts.push_back(add_ops(node.parts.back(), last, to));
         else
             for (const plan_node& part : node.parts) parts.push_back(add_ops(part, last, to));
-        if (node.ops->reads_tensors) {
+        if (does.reads_tensors) {
             for (const kept_tensor& t : kept.own) in.push_back(value_of(t, to));
             in.insert(in.end(), parts.begin(), parts.end());
         } else {
@@ -173,7 +173,7 @@ value_ref formula_tensors<Machine>::add_ops(const plan_node& node, const plan_no
             for (std::size_t i = 2; scaled && i < kept.own.size(); ++i)
                 in.push_back(value_of(kept.own[i], to));
         }
-        return to.add(node.ops->formula, policy, in);
+        return to.add(does.formula, does.policy(node.source), in);
     }
     std::optional<value_ref> sum;
     const auto term = [&](const value_ref& v) {

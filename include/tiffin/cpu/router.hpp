@@ -40,7 +40,7 @@ public:
 
     router_stage(const plan_node& node, const bound_node& bound, std::size_t inputs, const preparation& how)
         : kind_(node.kind->router),
-          ops_(node.ops),
+          ops_(&ops<Machine>(node)),
           source_(node.source),
           top_k_(node.top_k),
           choices_(bound.choices),
@@ -228,7 +228,7 @@ private:
     }
 
     detail::router_kind kind_;
-    const node_ops* ops_;
+    const ops_for<Machine>* ops_;
     const void* source_;
     std::size_t top_k_;
     std::size_t choices_;

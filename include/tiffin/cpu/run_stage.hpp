@@ -118,7 +118,7 @@ void stage<Machine>::keep(const plan_node& node, const bound_node& bound, const 
     tensors_.keep(node, bound, outputs_, sums, how);
     if (!scales) return;
     row_factor& made =
-        scales_.emplace_back(row_factor{node.ops, node.source, {}, {}, state.row, state.scale});
+        scales_.emplace_back(row_factor{&ops<Machine>(node), node.source, {}, {}, state.row, state.scale});
     const auto add_ops = [&](const plan_node& part, block_formula<Machine>& to) {
         to.end_with(tensors_.add_ops(part, nullptr, to));
     };

@@ -60,7 +60,7 @@ struct functions_of {
 };
 template <class Machine>
 const role_functions<Machine>& functions(const plan_node& node) noexcept {
-    return *static_cast<const role_functions<Machine>*>(node.ops->role);
+    return *static_cast<const role_functions<Machine>*>(ops<Machine>(node).role);
 }
 // The rows of a node.
 template <class Machine>
@@ -128,7 +128,7 @@ public:
 private:
     // The number that scales a row: of the product of two formulas' rows, or of one's with itself.
     struct row_factor {
-        const node_ops* ops;
+        const ops_for<Machine>* ops;
         const void* source;
         block_formula<Machine> one;  // none: the row that is left for it
         std::optional<block_formula<Machine>> other;

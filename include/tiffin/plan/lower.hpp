@@ -20,9 +20,9 @@ struct plan_node {
 
     const detail::node_kind* kind = nullptr;
     const void* source = nullptr;
-    double flops = 0;               // of its formula, per feature of its row
-    std::size_t top_k = 0;          // of its router, if that has one
-    const node_ops* ops = nullptr;  // for some kind of number, where it was lowered for one
+    double flops = 0;           // of its formula, per feature of its row
+    std::size_t top_k = 0;      // of its router, if that has one
+    const void* ops = nullptr;  // node_ops of the kind of number that it was lowered for, if it was
     std::vector<plan_node> parts{};
     std::size_t repetitions = 0;        // of numbered parts; as_given: as many as tensors are given for
     std::vector<plan_node> repeated{};  // these parts, or the one that all of them are
@@ -36,6 +36,12 @@ struct plan_node {
         return top_k == every_expert ? experts : top_k;
     }
 };
+
+// What a node does with the kind of number that it was lowered for.
+template <class Numbers>
+const ops_for<Numbers>& ops(const plan_node& node) noexcept {
+    return *static_cast<const ops_for<Numbers>*>(node.ops);
+}
 
 // The nodes of a source and all its parts.
 // Errors: none; what is wrong with a composition is found by its type, and with its options by binding.

@@ -7,45 +7,52 @@
 
 TIFFIN_BEGIN
 
+// Number: what values lie in memory as, float on a machine.
+
 // Values of an op's operand, for a block of tokens and features. Adjacent features lie side by side in panels, as sums
 // of products come.
+template <class Number>
 struct operand {
-    const float* data;         // token 0
-    const float* const* rows;  // in place of data: each token's; or null
-    std::size_t token_step;    // from one token's to the next one's; 0: all have the same
-    std::size_t panel_step;    // from one panel's to the next one's; 0: one number per token
+    const Number* data;         // token 0
+    const Number* const* rows;  // in place of data: each token's; or null
+    std::size_t token_step;     // from one token's to the next one's; 0: all have the same
+    std::size_t panel_step;     // from one panel's to the next one's; 0: one number per token
 
-    [[nodiscard]] const float* of(std::size_t token) const noexcept {
+    [[nodiscard]] const Number* of(std::size_t token) const noexcept {
         return rows != nullptr ? rows[token] : data + token * token_step;
     }
 };
 
 // One call of an op. Whole registers are read and written: behind the last feature there is room.
+template <class Number>
 struct op_call {
     const void* policy;
-    const operand* in;
+    const operand<Number>* in;
     std::size_t tokens, features;
     std::size_t panel;  // features of one
-    float* out;         // panels side by side
+    Number* out;        // panels side by side
     std::size_t out_step;
 };
-using op_function = void (*)(const op_call&) noexcept;
+template <class Number>
+using op_function = void (*)(const op_call<Number>&) noexcept;
 
 // What a node of a plan does, where its role alone does not say it.
+// Wide: what a router chooses in, double on a machine.
+template <class Number, class Wide>
 struct node_ops {
-    op_function formula = nullptr;  // of its tensors, if it reads any, and its parts' values
+    op_function<Number> formula = nullptr;  // of its tensors, if it reads any, and its parts' values
     const void* (*policy)(const void* source) = nullptr;  // what the formula is called with
     bool reads_tensors = true;                            // else the parts' values alone
     bool sums = false;                                    // no formula: the sum of these
     const void* role = nullptr;  // what the engine does for its role, if it has something of its own
     // A norm, or the gate of a dot: from the sum over a row and the row's length to the number that scales it.
-    float (*scale)(const void* source, float sum, float width) = nullptr;
-    void (*choose)(const void* source, const float* logits, std::size_t experts, const float* bias,
-                   double* scratch, choice<float>* chosen) = nullptr;
-    void (*choose_rows)(const void* source, const float* scores, std::size_t heads, std::size_t keys,
-                        double* scratch, choice<float>* chosen) = nullptr;
-    void (*gate_rows)(const void* source, const float* products, std::size_t n, double* scratch,
-                      choice<float>* chosen) = nullptr;
+    Number (*scale)(const void* source, const Number& sum, const Number& width) = nullptr;
+    void (*choose)(const void* source, const Number* logits, std::size_t experts, const Number* bias,
+                   Wide* scratch, choice<Number>* chosen) = nullptr;
+    void (*choose_rows)(const void* source, const Number* scores, std::size_t heads, std::size_t keys,
+                        Wide* scratch, choice<Number>* chosen) = nullptr;
+    void (*gate_rows)(const void* source, const Number* products, std::size_t n, Wide* scratch,
+                      choice<Number>* chosen) = nullptr;
 };
 
 TIFFIN_END

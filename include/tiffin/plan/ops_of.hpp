@@ -18,15 +18,21 @@
 
 TIFFIN_BEGIN
 
+// A kind of number: `number` as values lie in memory, `wide` as routers choose, `reg` as formulas compute.
+template <class Numbers>
+using number_of = typename Numbers::number;
+template <class Numbers>
+using ops_for = node_ops<typename Numbers::number, typename Numbers::wide>;
+
 namespace plan_detail {
 
 // value(i, at): the register of features i of a panel, whose operands begin at at[0], at[1], ...
 template <class Numbers, std::size_t Operands, class Value>
-void for_registers(const op_call& call, const Value& value) noexcept {
+void for_registers(const op_call<number_of<Numbers>>& call, const Value& value) noexcept {
     for (std::size_t t = 0; t < call.tokens; ++t) {
-        const float* at[Operands];
+        const number_of<Numbers>* at[Operands];
         for (std::size_t k = 0; k < Operands; ++k) at[k] = call.in[k].of(t);
-        float* out = call.out + t * call.out_step;
+        number_of<Numbers>* out = call.out + t * call.out_step;
         for (std::size_t done = 0; done < call.features; done += call.panel, out += call.panel) {
             const std::size_t features = std::min(call.panel, call.features - done);
             for (std::size_t i = 0; i < features; i += Numbers::lane_count)
@@ -36,33 +42,33 @@ void for_registers(const op_call& call, const Value& value) noexcept {
     }
 }
 template <class Numbers>
-typename Numbers::reg load(const float* from) noexcept {
+typename Numbers::reg load(const number_of<Numbers>* from) noexcept {
     return Numbers::load_row(from, Numbers::lane_count);
 }
 
 // x -> x scale.
 template <class Numbers>
-void scale(const op_call& call) noexcept {
-    for_registers<Numbers, 2>(call, [](std::size_t i, const float* const* at) {
+void scale(const op_call<number_of<Numbers>>& call) noexcept {
+    for_registers<Numbers, 2>(call, [](std::size_t i, const number_of<Numbers>* const* at) {
         return typename Numbers::reg(*at[1]) * load<Numbers>(at[0] + i);
     });
 }
 template <class Numbers>
-void copy(const op_call& call) noexcept {
-    for_registers<Numbers, 1>(call,
-                              [](std::size_t i, const float* const* at) { return load<Numbers>(at[0] + i); });
+void copy(const op_call<number_of<Numbers>>& call) noexcept {
+    for_registers<Numbers, 1>(
+        call, [](std::size_t i, const number_of<Numbers>* const* at) { return load<Numbers>(at[0] + i); });
 }
 template <class Numbers>
-void add(const op_call& call) noexcept {
-    for_registers<Numbers, 2>(call, [](std::size_t i, const float* const* at) {
+void add(const op_call<number_of<Numbers>>& call) noexcept {
+    for_registers<Numbers, 2>(call, [](std::size_t i, const number_of<Numbers>* const* at) {
         return load<Numbers>(at[0] + i) + load<Numbers>(at[1] + i);
     });
 }
 // A formula over values alone.
 template <class Numbers, class Formula, std::size_t Values>
-void formula(const op_call& call) noexcept {
+void formula(const op_call<number_of<Numbers>>& call) noexcept {
     const auto& f = *static_cast<const Formula*>(call.policy);
-    for_registers<Numbers, Values>(call, [&](std::size_t i, const float* const* at) {
+    for_registers<Numbers, Values>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
         return [&]<std::size_t... K>(std::index_sequence<K...>) {
             return Numbers::apply(f, load<Numbers>(at[K] + i)...);
         }
@@ -71,11 +77,11 @@ void formula(const op_call& call) noexcept {
 }
 // x -> norm(x, scale, weight).
 template <class Numbers, class Norm>
-void norm(const op_call& call) noexcept {
+void norm(const op_call<number_of<Numbers>>& call) noexcept {
     using reg = typename Numbers::reg;
     const auto& f = *static_cast<const Norm*>(call.policy);
-    for_registers<Numbers, 2 + Norm::weighted>(call, [&](std::size_t i, const float* const* at) {
-        reg weight(1.0f);
+    for_registers<Numbers, 2 + Norm::weighted>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
+        reg weight(1);
         if constexpr (Norm::weighted) weight = load<Numbers>(at[2] + i);
         return Numbers::apply(f, load<Numbers>(at[0] + i), reg(*at[1]), weight);
     });
@@ -93,7 +99,7 @@ constexpr bool has_value(tensor_kind kind) noexcept {
 // The place that a source sees: its own tensors, found by their number.
 template <class Numbers>
 struct op_place {
-    const float* const* at;
+    const number_of<Numbers>* const* at;
     std::size_t feature;
 
     template <std::size_t Slot, class Tensor>
@@ -113,11 +119,11 @@ struct op_place {
 };
 // The formula of a source over its tensors and its parts' values.
 template <class Numbers, class Source, std::size_t Parts>
-void source(const op_call& call) noexcept {
+void source(const op_call<number_of<Numbers>>& call) noexcept {
     using reg = typename Numbers::reg;
     constexpr std::size_t own = own_tensors_of<Source>::size;
     const auto& s = *static_cast<const Source*>(call.policy);
-    for_registers<Numbers, own + Parts>(call, [&](std::size_t i, const float* const* at) {
+    for_registers<Numbers, own + Parts>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
         const op_place<Numbers> here{at, i};
         if constexpr (!composite_source<Source>)
             return reg(s(source_place<Source, 0, op_place<Numbers>>{here}));
@@ -151,7 +157,9 @@ constexpr std::size_t values_held() noexcept {
 }
 
 template <class Numbers, source_policy S>
-constexpr node_ops describe_ops() noexcept {
+constexpr ops_for<Numbers> describe_ops() noexcept {
+    using number = typename Numbers::number;
+    using wide = typename Numbers::wide;
     constexpr std::size_t parts = [] {
         if constexpr (composite_source<S>) return part_count<S>;
         return std::size_t{0};
@@ -161,30 +169,30 @@ constexpr node_ops describe_ops() noexcept {
     static_assert(values_held<S>() <= most_values,
                   "tiffin: a formula holds more than 32 values at a time; put a sum, or a part that comes "
                   "first, in another order");
-    node_ops ops;
+    ops_for<Numbers> ops;
     if constexpr (requires { Numbers::template role<detail::role_of<S>()>; })
         ops.role = Numbers::template role<detail::role_of<S>()>;
     if constexpr (row_scaled_source<S>)
-        ops.scale = [](const void* source, float sum, float width) {
-            return static_cast<float>(scale_of_row(*static_cast<const S*>(source), sum, width));
+        ops.scale = [](const void* source, const number& sum, const number& width) {
+            return static_cast<number>(scale_of_row(*static_cast<const S*>(source), sum, width));
         };
     if constexpr (routing_source<S>) {
         using router = detail::router_of<S>;
         if constexpr (learned_router<router>)
-            ops.choose = [](const void* source, const float* logits, std::size_t experts, const float* bias,
-                            double* scratch, choice<float>* chosen) {
+            ops.choose = [](const void* source, const number* logits, std::size_t experts, const number* bias,
+                            wide* scratch, choice<number>* chosen) {
                 tiffin::choose(static_cast<const S*>(source)->router, logits, experts, bias, scratch, chosen);
             };
         if constexpr (key_router<router>)
-            ops.choose_rows = [](const void* source, const float* scores, std::size_t heads, std::size_t keys,
-                                 double* scratch, choice<float>* chosen) {
+            ops.choose_rows = [](const void* source, const number* scores, std::size_t heads,
+                                 std::size_t keys, wide* scratch, choice<number>* chosen) {
                 const auto& by = static_cast<const S*>(source)->router;
                 tiffin::choose_rows(by, scores, heads, keys,
-                                    reinterpret_cast<ranked<double>*>(scratch + by.top_k), scratch, chosen);
+                                    reinterpret_cast<ranked<wide>*>(scratch + by.top_k), scratch, chosen);
             };
         if constexpr (gating_router<router>)
-            ops.gate_rows = [](const void* source, const float* products, std::size_t n, double* scratch,
-                               choice<float>* chosen) {
+            ops.gate_rows = [](const void* source, const number* products, std::size_t n, wide* scratch,
+                               choice<number>* chosen) {
                 tiffin::gate_rows(static_cast<const S*>(source)->router, products, n, scratch, chosen);
             };
     }
@@ -221,6 +229,6 @@ constexpr node_ops describe_ops() noexcept {
 }  // namespace plan_detail
 
 template <class Numbers, source_policy S>
-inline constexpr node_ops ops_of = plan_detail::describe_ops<Numbers, S>();
+inline constexpr ops_for<Numbers> ops_of = plan_detail::describe_ops<Numbers, S>();
 
 TIFFIN_END

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/call/layer.hpp>
-#include <tiffin/reference/row_sources.hpp>
+#include <tiffin/reference/row.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +18,7 @@ TIFFIN_BEGIN
 // Cost: one thread per token; no packing, no copies, any number format read in place.
 template <class Scalar = double>
 struct reference {
+    using machine = scalar_numbers<Scalar>;
     static constexpr number_formats formats() noexcept { return {{}, {}, {}, true, in_place::everything}; }
 
     template <block_policy Block>
@@ -25,9 +26,13 @@ struct reference {
     public:
         engine(const Block& block, binding bound)
             : block_(block),
+              plan_(lower<machine>(block_)),
               tree_(std::move(bound.tree)),
               needs_(std::move(bound.needs)),
-              scratch_(reference_detail::scratch_numbers(source())) {}
+              scratch_(reference_detail::scratch_numbers(source(), needs_.d_model)) {}
+        engine(const engine&) = delete;
+        engine& operator=(const engine&) = delete;
+        ~engine() = default;
 
         [[nodiscard]] std::size_t workspace_bytes(std::size_t, std::size_t workers) const noexcept {
             return workers * numbers_per_worker() * sizeof(Scalar);
@@ -49,12 +54,12 @@ struct reference {
         void evaluate_token(token_arguments<Scalar> token, const Scalar* x, Scalar* y,
                             Scalar* scratch) const {
             token.d_model = needs_.d_model;
-            reference_detail::evaluate_row(source(), token, x, y, scratch);
+            reference_detail::row_evaluator<Scalar>(token).evaluate(source(), x, y, scratch);
         }
 
     private:
-        [[nodiscard]] reference_detail::bound_source<Block> source() const noexcept {
-            return {block_, tree_, needs_.d_model};
+        [[nodiscard]] reference_detail::bound_source source() const noexcept {
+            return {plan_, tree_, needs_.d_model};
         }
         [[nodiscard]] std::size_t numbers_per_worker() const noexcept {
             const call_needs& needs = needs_;
@@ -95,7 +100,8 @@ struct reference {
                                                     static_cast<float>(token.routes[i].weight)};
         }
 
-        [[no_unique_address]] Block block_;
+        Block block_;  // the plan points into it
+        plan_node plan_;
         bound_node tree_;
         call_needs needs_;
         std::size_t scratch_;

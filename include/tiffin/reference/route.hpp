@@ -3,18 +3,16 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
-#include <tiffin/grammar/slots.hpp>
-#include <tiffin/grammar/tree.hpp>
+#include <tiffin/plan/lower.hpp>
+#include <tiffin/reference/scalar_numbers.hpp>
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 TIFFIN_BEGIN
 
@@ -74,129 +72,99 @@ Scalar chosen_number(const tensor_view& t, const token_arguments<Scalar>& token,
     return number<Scalar>(t, static_cast<std::size_t>(chosen[which].expert) * t.shape[1] + i);
 }
 
-// The rows of a token: by the keys' products with its query, or by its id; then their weights by their own keys.
-// `scratch`: row_scratch() numbers.
-template <class Scalar, row_router Router>
-void route_rows(const Router& router, const auto& given, const bound_node& bound,
-                const token_arguments<Scalar>& token, const Scalar* x, std::size_t inputs, Scalar* scratch,
-                choice<Scalar>* chosen) {
-    if constexpr (key_router<Router>) {
-        const tensor_view weight = given(tensor_kind::query), bias = given(tensor_kind::query_bias),
-                          keys = given(tensor_kind::half_keys);
-        const std::size_t groups = keys.shape[0], n = keys.shape[1], half = keys.shape[2];
-        Scalar* const q = scratch;
-        Scalar* const scores = q + groups * half;
-        for (std::size_t j = 0; j < groups * half; ++j) {
-            Scalar total(0);
-            for (std::size_t k = 0; k < inputs; ++k)
-                total = total + x[k] * number<Scalar>(weight, j * inputs + k);
-            q[j] = bias.data != nullptr ? total + number<Scalar>(bias, j) : total;
-        }
-        for (std::size_t i = 0; i < groups * n; ++i) {
-            Scalar total(0);
-            for (std::size_t k = 0; k < half; ++k)
-                total = total + q[i / n * half + k] * number<Scalar>(keys, i * half + k);
-            scores[i] = total;
-        }
-        Scalar* const weights = scores + groups * n;
-        auto* const best = reinterpret_cast<ranked<Scalar>*>(weights + bound.choices);
-        choose_rows(router, scores, groups / 2, n, best, weights, chosen);
-    } else {
-        const tensor_view ranges = given(tensor_kind::row_ranges);
-        const std::size_t id = static_cast<std::size_t>(token.token_id);
-        take_range(static_cast<std::int32_t>(detail::load_integer(ranges, 2 * id)),
-                   static_cast<std::int32_t>(detail::load_integer(ranges, 2 * id + 1)), bound.choices,
-                   chosen);
+// A node of a plan with its tensors, and how many features it reads.
+struct bound_source {
+    const plan_node& node;
+    const bound_node& bound;
+    std::size_t inputs;
+
+    [[nodiscard]] tensor_view tensor(tensor_kind kind) const {
+        for (std::size_t i = 0; i < bound.tensors.size(); ++i)
+            if (node.kind->tensors[i].kind == kind) return bound.tensors[i];
+        return {};
     }
-    if constexpr (gating_router<Router>) {
-        const std::size_t n = rows_chosen(chosen, bound.choices);
-        Scalar* const products = scratch + 3 * bound.choices;
-        const tensor_view keys = given(tensor_kind::row_keys);
-        for (std::size_t i = 0; i < n; ++i) {
-            for (std::size_t k = 0; k < inputs; ++k)
-                products[k] = x[k] * chosen_number(keys, token, chosen, bound.choices, i, k);
-            scratch[i] = sum_in_any_order(products, inputs);
-        }
-        gate_rows(router, scratch, n, scratch + bound.choices, chosen);
-    }
-}
-// Of any router of rows.
-inline std::size_t row_scratch(std::span<const tensor_kind> kinds, const bound_node& bound,
-                               std::size_t inputs) {
-    std::size_t keyed = 0;
-    for (std::size_t i = 0; i < kinds.size(); ++i)
-        if (kinds[i] == tensor_kind::half_keys) {
-            const shape& keys = bound.tensors[i].shape;
-            keyed = keys[0] * (keys[1] + keys[2]) + 7 * bound.choices;
-        }
-    return std::max(keyed, 3 * bound.choices + inputs);
+};
+
+// <x, row> of a matrix, k ascending.
+template <class Scalar>
+Scalar product(const tensor_view& matrix, std::size_t row, const Scalar* x, std::size_t n) {
+    Scalar total(0);
+    for (std::size_t k = 0; k < n; ++k) total = total + x[k] * number<Scalar>(matrix, row * n + k);
+    return total;
 }
 
-// The experts of a token, best first; a map's in its own order. Recorded where the call wants them.
-// `scratch` holds 4 experts numbers.
-template <class Scalar, router_policy Router>
-void route(const Router& router, std::span<const tensor_kind> kinds, const bound_node& bound,
-           const token_arguments<Scalar>& token, const Scalar* x, std::size_t inputs, Scalar* scratch,
+// The experts or rows of a token, best first; a map's in its own order. Recorded where the call wants them. `scratch`:
+// route_scratch() numbers.
+template <class Scalar>
+void route(const bound_source& s, const token_arguments<Scalar>& token, const Scalar* x, Scalar* scratch,
            choice<Scalar>* chosen) {
-    const auto given = [&](tensor_kind kind) {
-        for (std::size_t i = 0; i < kinds.size(); ++i)
-            if (kinds[i] == kind) return bound.tensors[i];
-        return tensor_view{};
-    };
-    if constexpr (learned_router<Router>) {
-        const tensor_view weight = given(tensor_kind::logits), bias = given(tensor_kind::selection_bias);
-        const std::size_t experts = weight.shape[0];
-        Scalar* const added = scratch + experts;
-        for (std::size_t e = 0; e < experts; ++e) {
-            Scalar total(0);
-            for (std::size_t k = 0; k < inputs; ++k)
-                total = total + x[k] * number<Scalar>(weight, e * inputs + k);
-            scratch[e] = total;
-            if (bias.data != nullptr) added[e] = number<Scalar>(bias, e);
+    const auto& does = ops<scalar_numbers<Scalar>>(s.node);
+    const void* const source = s.node.source;
+    const std::size_t choices = s.bound.choices, id = static_cast<std::size_t>(token.token_id);
+    switch (s.node.kind->router) {
+        case detail::router_kind::none: return;
+        case detail::router_kind::learned: {
+            const tensor_view weight = s.tensor(tensor_kind::logits),
+                              bias = s.tensor(tensor_kind::selection_bias);
+            const std::size_t experts = weight.shape[0];
+            Scalar* const added = scratch + experts;
+            for (std::size_t e = 0; e < experts; ++e) {
+                scratch[e] = product(weight, e, x, s.inputs);
+                if (bias.data != nullptr) added[e] = number<Scalar>(bias, e);
+            }
+            does.choose(source, scratch, experts, bias.data != nullptr ? added : nullptr, added + experts,
+                        chosen);
+            break;
         }
-        choose(router, scratch, experts, bias.data != nullptr ? added : nullptr, scratch + 2 * experts,
-               chosen);
-    } else if constexpr (row_router<Router>) {
-        route_rows(router, given, bound, token, x, inputs, scratch, chosen);
-    } else {
-        const tensor_view map = given(tensor_kind::route_map);
-        for (std::size_t n = 0; n < bound.choices; ++n)
-            chosen[n] = {static_cast<std::int32_t>(detail::load_integer(
-                             map, static_cast<std::size_t>(token.token_id) * bound.choices + n)),
-                         Scalar(1)};
-    }
-    if (bound.recorded && token.routes != nullptr) std::copy_n(chosen, bound.choices, token.routes);
-}
-
-// A leaf's route, and the rank numbers of its choices behind it.
-template <class Scalar, routed_source Leaf>
-void route_leaf(const Leaf& leaf, const bound_node& bound, const token_arguments<Scalar>& token,
-                const Scalar* x, std::size_t inputs, Scalar* scratch, Scalar* own) {
-    auto* const chosen = reinterpret_cast<choice<Scalar>*>(own);
-    route(leaf.router, own_kinds<Leaf>, bound, token, x, inputs, scratch, chosen);
-    for (std::size_t n = 0; n < bound.tensors.size(); ++n) {
-        if (own_kinds<Leaf>[n] != tensor_kind::low_rank_in) continue;
-        const std::size_t rank = bound.tensors[n].shape[1];
-        for (std::size_t i = 0; i < bound.choices * rank; ++i) {
-            Scalar total(0);
-            const std::size_t row = static_cast<std::size_t>(chosen[i / rank].expert) * rank + i % rank;
-            for (std::size_t c = 0; c < inputs; ++c)
-                total = total + x[c] * number<Scalar>(bound.tensors[n], row * inputs + c);
-            own[2 * bound.choices + i] = total;
+        case detail::router_kind::map:
+            for (std::size_t n = 0; n < choices; ++n)
+                chosen[n] = {static_cast<std::int32_t>(
+                                 detail::load_integer(s.tensor(tensor_kind::route_map), id * choices + n)),
+                             Scalar(1)};
+            break;
+        case detail::router_kind::keys: {
+            const tensor_view weight = s.tensor(tensor_kind::query), bias = s.tensor(tensor_kind::query_bias),
+                              keys = s.tensor(tensor_kind::half_keys);
+            const std::size_t groups = keys.shape[0], n = keys.shape[1], half = keys.shape[2];
+            Scalar* const q = scratch;
+            Scalar* const scores = q + groups * half;
+            for (std::size_t j = 0; j < groups * half; ++j) {
+                q[j] = product(weight, j, x, s.inputs);
+                if (bias.data != nullptr) q[j] = q[j] + number<Scalar>(bias, j);
+            }
+            for (std::size_t i = 0; i < groups * n; ++i) scores[i] = product(keys, i, q + i / n * half, half);
+            does.choose_rows(source, scores, groups / 2, n, scores + groups * n, chosen);
+            break;
+        }
+        case detail::router_kind::ranges: {
+            const tensor_view ranges = s.tensor(tensor_kind::row_ranges);
+            take_range(static_cast<std::int32_t>(detail::load_integer(ranges, 2 * id)),
+                       static_cast<std::int32_t>(detail::load_integer(ranges, 2 * id + 1)), choices, chosen);
         }
     }
+    if (does.gate_rows != nullptr) {
+        const std::size_t n = rows_chosen(chosen, choices);
+        Scalar* const products = scratch + 3 * choices;
+        const tensor_view keys = s.tensor(tensor_kind::row_keys);
+        for (std::size_t i = 0; i < n; ++i) {
+            for (std::size_t k = 0; k < s.inputs; ++k)
+                products[k] = x[k] * chosen_number(keys, token, chosen, choices, i, k);
+            scratch[i] = sum_in_any_order(products, s.inputs);
+        }
+        does.gate_rows(source, scratch, n, scratch + choices, chosen);
+    }
+    if (s.bound.recorded && token.routes != nullptr) std::copy_n(chosen, choices, token.routes);
 }
 
-// The logits, a bias and the scratch of choose() for whatever router.
-template <router_policy Router>
-std::size_t route_scratch(std::span<const tensor_kind> kinds, const bound_node& bound,
-                          std::size_t inputs) noexcept {
-    if constexpr (row_router<Router>) return row_scratch(kinds, bound, inputs);
-    const std::span<const tensor_view> tensors = bound.tensors;
-    std::size_t most = 0;
-    for (const tensor_view& t : tensors)
-        if (t.data != nullptr) most = std::max(most, t.shape[0]);
-    return 4 * most;
+// The logits, a bias and the scratch of a choice; a query, its scores and their choice; the products of keys.
+inline std::size_t route_scratch(const bound_source& s) {
+    const std::size_t choices = s.bound.choices;
+    std::size_t most = 3 * choices + s.inputs;
+    if (const tensor_view logits = s.tensor(tensor_kind::logits); logits.data != nullptr)
+        most = std::max(most, 4 * logits.shape[0]);
+    if (const tensor_view keys = s.tensor(tensor_kind::half_keys); keys.data != nullptr)
+        most = std::max(most, keys.shape[0] * (keys.shape[1] + keys.shape[2]) + 7 * choices);
+    return most;
 }
 
 }  // namespace reference_detail

@@ -4,7 +4,6 @@
 #include <tiffin/bind/binder.hpp>
 #include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/plan/lower.hpp>
-#include <tiffin/reference/reference.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -15,13 +14,13 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// A backend that runs plans (cpu/engine.hpp).
+// A backend that runs plans: it names the kind of number that formulas are lowered for.
 template <class Backend>
 concept runs_plans = requires {
     typename Backend::machine;
 };
 
-// Where the engines of other backends run; the reference has none.
+// Where the engines of other backends run.
 template <class Backend>
 struct target_of {
     using type = typename Backend::target;
@@ -36,8 +35,6 @@ struct no_target {
 };
 template <runs_plans Backend>
 struct target_of<Backend> : no_target {};
-template <class Number>
-struct target_of<reference<Number>> : no_target {};
 
 }  // namespace detail
 
@@ -48,8 +45,6 @@ struct target_of<reference<Number>> : no_target {};
 template <class Backend>
 class any_block {
     using target = detail::target_of<Backend>;
-    using token = token_arguments<double>;
-    static constexpr bool is_reference = std::same_as<Backend, reference<double>>;
     static constexpr bool is_planned = detail::runs_plans<Backend>;
 
 public:
@@ -78,14 +73,6 @@ public:
         typename target::preparation& how) const {
         return held_->make_rows(bound, sizes, how);
     }
-    // In the reference.
-    void evaluate(const bound_node& bound, std::size_t inputs, const token& of, const double* x, double* y,
-                  double* scratch) const {
-        held_->evaluate(bound, inputs, of, x, y, scratch);
-    }
-    [[nodiscard]] std::size_t scratch(const bound_node& bound, std::size_t inputs) const {
-        return held_->scratch(bound, inputs);
-    }
 
 private:
     struct erased {
@@ -94,9 +81,6 @@ private:
         [[nodiscard]] virtual plan_node lower() const = 0;
         [[nodiscard]] virtual std::unique_ptr<const typename target::rows> make_rows(
             const bound_node&, const engine_detail::source_sizes&, typename target::preparation&) const = 0;
-        virtual void evaluate(const bound_node&, std::size_t, const token&, const double*, double*,
-                              double*) const = 0;
-        [[nodiscard]] virtual std::size_t scratch(const bound_node&, std::size_t) const = 0;
     };
 
     template <class Block>
@@ -115,26 +99,11 @@ private:
             [[maybe_unused]] const bound_node& bound,
             [[maybe_unused]] const engine_detail::source_sizes& sizes,
             [[maybe_unused]] typename target::preparation& how) const override {
-            if constexpr (is_reference || is_planned)
+            if constexpr (is_planned)
                 return nullptr;
             else
                 return std::make_unique<const typename target::template held<Block>>(block, bound, sizes,
                                                                                      how);
-        }
-        void evaluate([[maybe_unused]] const bound_node& bound, [[maybe_unused]] std::size_t inputs,
-                      [[maybe_unused]] const token& of, [[maybe_unused]] const double* x,
-                      [[maybe_unused]] double* y, [[maybe_unused]] double* scratch) const override {
-            if constexpr (is_reference)
-                reference_detail::evaluate_row(reference_detail::bound_source<Block>{block, bound, inputs},
-                                               of, x, y, scratch);
-        }
-        [[nodiscard]] std::size_t scratch([[maybe_unused]] const bound_node& bound,
-                                          [[maybe_unused]] std::size_t inputs) const override {
-            if constexpr (is_reference)
-                return reference_detail::scratch_numbers(
-                    reference_detail::bound_source<Block>{block, bound, inputs});
-            else
-                return 0;
         }
         Block block;
     };

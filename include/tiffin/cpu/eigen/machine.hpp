@@ -105,6 +105,8 @@ struct machine {
     using reg = float;
     using activations = eigen_detail::activations;
     using products = eigen_products;
+    using number = float;
+    using wide = double;
     static constexpr std::size_t lane_count = 1;
     template <detail::node_role Role>
     static constexpr const void* role = &cpu_detail::functions_of<machine, Role>::value;

@@ -20,6 +20,8 @@ struct machine {
     using reg = lanes<Arch>;
     using activations = simd_detail::activations;
     using products = panel_products;
+    using number = float;
+    using wide = double;
     static constexpr std::size_t lane_count = width<Arch>;
     template <detail::node_role Role>
     static constexpr const void* role = &cpu_detail::functions_of<machine, Role>::value;
