@@ -7,10 +7,8 @@
 
 TIFFIN_BEGIN
 
-// Number: what values lie in memory as, float on a machine.
-
 // Values of an op's operand, for a block of tokens and features. Adjacent features lie side by side in panels, as sums
-// of products come.
+// of products come. Number: what values lie in memory as, float on a machine.
 template <class Number>
 struct operand {
     const Number* data;         // token 0

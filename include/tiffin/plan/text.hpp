@@ -120,27 +120,24 @@ private:
     }
     status argument(text_argument& to, std::size_t depth) {
         to.position = at_;
-        if (!is_letter(now())) return value(to, "a policy, a string, an integer or an option");
+        if (now() == '"' || now() == '\'') return string(to);
+        if (begins_number()) return number(to);
+        if (!is_letter(now())) return expected("a policy, a string, an integer or an option");
         text_node named{{}, {}, at_};
         if (status s = name(named.name, "a name"); !s) return s;
         if (take('=')) {
             to.option = std::move(named.name);
-            if (now() == '"' || now() == '\'') return expected("a number or a name");
-            return value(to, "a number or a name", depth);
+            if (begins_number()) return number(to);
+            if (!is_letter(now())) return expected("a number or a name");
+            if (status s = node(named, depth + 1); !s) return s;
+        } else if (status s = arguments(named, depth + 1); !s) {
+            return s;
         }
-        if (status s = arguments(named, depth + 1); !s) return s;
         to.value = std::move(named);
         return {};
     }
-    // `depth`: of the node that it belongs to; of a positional argument, no name stands here.
-    status value(text_argument& to, std::string_view what, std::size_t depth = 0) {
-        if (now() == '"' || now() == '\'') return string(to);
-        if (is_digit(now()) || now() == '-' || now() == '+' || now() == '.') return number(to);
-        if (depth == 0 || !is_letter(now())) return expected(what);
-        text_node named;
-        if (status s = node(named, depth + 1); !s) return s;
-        to.value = std::move(named);
-        return {};
+    [[nodiscard]] bool begins_number() const noexcept {
+        return is_digit(now()) || now() == '-' || now() == '+' || now() == '.';
     }
     // In either quote, printable ASCII, without escapes.
     status string(text_argument& to) {

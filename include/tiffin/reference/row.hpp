@@ -18,7 +18,7 @@ class row_evaluator {
     using numbers = scalar_numbers<Scalar>;
 
 public:
-    explicit row_evaluator(token_arguments<Scalar>& token) noexcept : token_(token) {}
+    explicit row_evaluator(const token_arguments<Scalar>& token) noexcept : token_(token) {}
 
     // `scratch`: scratch_numbers(s).
     void evaluate(const bound_source& s, const Scalar* x, Scalar* out, Scalar* scratch) const {
@@ -217,7 +217,7 @@ private:
         return total;
     }
 
-    token_arguments<Scalar>& token_;
+    const token_arguments<Scalar>& token_;
 };
 
 // Numbers of scratch for a node, and for the parts below it one after the other.
