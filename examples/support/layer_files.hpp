@@ -5,6 +5,7 @@
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/format/any_format.hpp>
 #include <tiffin/io/layer_file.hpp>
+#include <tiffin/reference/reference.hpp>
 
 using simd_of_any_format = tiffin::simd<tiffin::any_format, tiffin::any_format>;
 
