@@ -148,6 +148,9 @@ tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp 
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
 tiffin_suite(plan/op TESTS plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
 tiffin_suite(plan/text O0)
+tiffin_suite(plan/compose O0
+             TESTS all_policies.hpp grammar/arguments.hpp grammar/option.hpp plan/composition.hpp plan/filled_plan.hpp
+                   plan/plan_uses.hpp plan/policies.hpp plan/policy_form.hpp plan/text_arguments.hpp)
 
 # ---- binding: what is refused, in which words ----
 tiffin_suite(bind/errors O0

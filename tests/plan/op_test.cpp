@@ -148,10 +148,10 @@ TEST_CASE("ops: one per policy") {
 }
 
 TEST_CASE("ops: sums have none, and so what is derived from a sum or a gate has one of its own") {
-    CHECK(ops_of<machine, dense>.sums);
-    CHECK(ops_of<machine, named<dense, "other">>.sums);
-    CHECK(ops_of<machine, sum<dense, token_embedding>>.sums);
-    CHECK_FALSE(ops_of<machine, twice>.sums);
+    CHECK(detail::kind_of<dense>.sums);
+    CHECK(detail::kind_of<named<dense, "other">>.sums);
+    CHECK(detail::kind_of<sum<dense, token_embedding>>.sums);
+    CHECK_FALSE(detail::kind_of<twice>.sums);
     CHECK((ops_of<machine, negated<dense>>.formula != ops_of<machine, gate<silu>>.formula));
     check_sizes(ffn<gate<silu, twice>>{});
     check_sizes(ffn<gate<silu>, negated<named<dense, "up_proj">>>{});

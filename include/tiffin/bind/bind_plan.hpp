@@ -149,7 +149,7 @@ TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_place&
             return failure(errc::option, at.prefix,
                            delay_before == 0 ? "is a delayed block with another inside"
                                              : "is a second delayed block; a call has one handle for one");
-        needs_.delay = kind.delay;
+        needs_.delay = node.delay;
     }
     if (kind.role == node_role::mixture && needs_.delay != delay_before)
         return failure(errc::option, at.prefix + "experts",

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <tiffin/error.hpp>
 #include <tiffin/grammar/concepts.hpp>
+#include <tiffin/grammar/option.hpp>
 
 #include <cstddef>
 #include <tuple>
@@ -21,10 +23,15 @@ struct delayed {
     static_assert(Layers > 0, "tiffin: delayed<Block, Layers>: a delay of 0 layers is the block itself");
     using source_role = delay_role;
     using tensors = tensor_list<computed>;
-    static constexpr std::size_t layers = Layers;
-
     Block block{};
+    std::size_t layers = Layers;
 
+    static constexpr auto options() noexcept { return std::tuple(option{"layers", &delayed::layers}); }
+
+    [[nodiscard]] status check() const {
+        if (layers > 0) return {};
+        return failure(errc::option, "layers", "is 0; a delay of 0 layers is the block itself");
+    }
     TIFFIN_HD constexpr std::tuple<const Block&> parts() const noexcept { return {block}; }
     static constexpr double flops() noexcept { return 0; }
 };

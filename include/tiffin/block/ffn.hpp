@@ -22,6 +22,8 @@ template <class G>
 inline constexpr bool is_gate = false;
 template <class A, class S>
 inline constexpr bool is_gate<gate<A, S>> = true;
+template <std::size_t K>
+inline constexpr bool is_gate<gate_argument<K>> = true;
 
 // The hidden values of an ffn; without an up source the gate alone, whose dense part is then the
 // block's only one and called `up_proj`.

@@ -154,7 +154,7 @@ value_ref formula_tensors<Machine>::add_ops(const plan_node& node, const plan_no
     if (kept.state.has_row && role != detail::node_role::row_norm)
         return {from::state, kept.state.row, nullptr};
     const ops_for<Machine>& does = ops<Machine>(node);
-    if (!does.sums) {
+    if (!node.kind->sums) {
         const bool scaled = role == detail::node_role::row_norm || role == detail::node_role::row_dot;
         std::vector<value_ref> parts, in;
         if (kept.state.has_row)

@@ -71,34 +71,12 @@ std::unique_ptr<const source_rows<Machine>> make_rows(const plan_node& node, con
 template <class Machine>
 class chain;
 
-// Whether the formula of a node multiplies its input.
-inline bool multiplies_input(const plan_node& node) noexcept {
-    using detail::node_role;
-    const node_role role = node.kind->role;
-    if (role != node_role::formula && role != node_role::row_norm && role != node_role::row_dot &&
-        role != node_role::routed)
-        return false;
-    return node.kind->has(tensor_kind::projection) ||
-           std::any_of(node.parts.begin(), node.parts.end(), multiplies_input);
-}
-// Whether the parts of a node are computed before it, for whole rows: those of a chain, of a node with rows of its own,
-// and of a norm over a product, whose row is not known before.
-inline bool parts_apart(const plan_node& node) noexcept {
-    using detail::node_role;
-    switch (node.kind->role) {
-        case node_role::formula:
-        case node_role::row_dot:
-        case node_role::routed: return false;
-        case node_role::row_norm: return multiplies_input(node.parts[0]);
-        default: return true;
-    }
-}
 // The last chain that a formula sees, or null. A norm needs the whole row of what is below it, so that no chain there is
 // the last; nor is one that a gate is the product of.
 inline const plan_node* last_chain_of(const plan_node& node) noexcept {
     using detail::node_role;
     if (node.kind->role == node_role::chain) return &node;
-    if (parts_apart(node) || node.kind->role == node_role::row_norm) return nullptr;
+    if (detail::parts_apart(node) || node.kind->role == node_role::row_norm) return nullptr;
     const plan_node* last = nullptr;
     for (std::size_t i = node.kind->role == node_role::row_dot ? 2 : 0; i < node.parts.size(); ++i)
         if (const plan_node* const found = last_chain_of(node.parts[i])) last = found;

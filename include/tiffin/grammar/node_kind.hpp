@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/grammar/arguments.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/grammar/roles.hpp>
 #include <tiffin/grammar/slots.hpp>
@@ -80,14 +81,17 @@ struct node_kind {
     router_kind router = router_kind::none;
     bool has_name = false;  // a leaf of no name is called after its role
     bool own_width = false;
+    bool sums = false;         // no formula: the sum of its tensors and parts
     bool keeps_width = false;  // inner rows of a chain are as wide as what it reads
     std::string_view name{};
     std::string_view inner_width{};    // what the width between two parts of a chain is called
     std::string_view repeated_name{};  // what the numbered parts are called, "experts"
     std::size_t recorded_first = 0;    // the part whose routes a call records before those of the others
-    std::size_t delay = 0;             // layers that a delayed part carries over
     std::span<const node_tensor> tensors{};
     std::span<const node_part> parts{};
+    part_scope (*scope)(std::size_t part) = nullptr;  // if its parts are named
+    // Where a text names it, its policy or its gate of rows (see arguments.hpp).
+    argument_use argument{}, policy{}, row_gate{};
     // What only the source itself can say; null where there is nothing to ask.
     status (*check)(const void* source) = nullptr;
     status (*bind)(const void* source, binder&, const standing<std::string, size_id>&, bound_node&) = nullptr;
@@ -129,6 +133,28 @@ constexpr router_kind router_kind_of() noexcept {
         return router_kind::keys;
     else
         return row_router<router_of<S>> ? router_kind::ranges : router_kind::map;
+}
+
+// Which argument of a text the policy of a source is, if it is one.
+template <class S>
+constexpr argument_use policy_use_of() noexcept {
+    if constexpr (routing_source<S>)
+        return use_of<router_of<S>>();
+    else if constexpr (has_role<S, row_norm_role>)
+        return use_of<std::remove_cvref_t<decltype(std::declval<const S&>().norm)>>();
+    else if constexpr (requires(const S& s) { s.gate; } && has_role<S, row_dot_role>)
+        return use_of<std::remove_cvref_t<decltype(std::declval<const S&>().gate)>>();
+    else if constexpr (is_policy_of_values<S> && requires(const S& s) { s.formula(); })
+        return use_of<std::remove_cvref_t<decltype(std::declval<const S&>().formula())>>();
+    else
+        return {};
+}
+template <class S>
+constexpr argument_use row_gate_use_of() noexcept {
+    if constexpr (requires(const S& s) { s.router.gate_of_rows; })
+        return use_of<std::remove_cvref_t<decltype(std::declval<const S&>().router.gate_of_rows)>>();
+    else
+        return {};
 }
 
 template <class S, class Tensor>
@@ -181,18 +207,22 @@ struct kind_of_source {
         k.keeps_width = requires {
             S::keeps_width;
         };
+        k.sums = is_sum_of_values<S>;
         k.inner_width = "width";
         if constexpr (requires { std::string_view{S::inner_width}; }) k.inner_width = S::inner_width;
         if constexpr (repeating_source<S>) k.repeated_name = S::repeated_scope(0).name;
         if constexpr (requires { S::recorded_first; }) k.recorded_first = S::recorded_first;
-        if constexpr (has_role<S, delay_role>) k.delay = S::layers;
         k.tensors = tensors;
         k.parts = parts;
+        if constexpr (requires { S::scope(0); }) k.scope = S::scope;
+        k.argument = use_of<S>();
+        k.policy = policy_use_of<S>();
+        k.row_gate = row_gate_use_of<S>();
         if constexpr (requires(const S& s) {
                           { s.check() } -> std::same_as<status>;
                       })
             k.check = [](const void* source) { return static_cast<const S*>(source)->check(); };
-        if constexpr (has_role<S, runtime_role>)
+        if constexpr (has_role<S, runtime_role> && requires { &S::bind; })
             k.bind = [](const void* source, binder& from, const standing<std::string, size_id>& at,
                         bound_node& to) { return static_cast<const S*>(source)->bind(from, at, to); };
         return k;

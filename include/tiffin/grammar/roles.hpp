@@ -1,6 +1,7 @@
 // What a source must have for the role that it claims (see concepts.hpp), and the sentences where it has not.
 #pragma once
 
+#include <tiffin/grammar/arguments.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
 
@@ -17,7 +18,7 @@ constexpr bool any_routed(tensor_list<Tensors...>) {
     return (... || (Tensors::kind >= tensor_kind::logits && is_stored(Tensors::kind)));
 }
 template <class... Tensors>
-constexpr bool has_kind(tensor_list<Tensors...>, tensor_kind kind) {
+constexpr bool has_kind(tensor_list<Tensors...>, [[maybe_unused]] tensor_kind kind) {
     return (... || (Tensors::kind == kind));
 }
 template <class First, class... Tensors>
@@ -42,24 +43,27 @@ concept has_router = requires {
 
 template <class S, class own>
 constexpr void check_router() {
-    if constexpr (has_router<S>) {
-        using router = router_of<S>;
-        static_assert(learned_router<router> || !has_kind(typename router::tensors{}, tensor_kind::logits),
-                      "tiffin: a router that reads logits has top_k, score(values, n) and weigh(logits, "
-                      "weights, n), the latter two as templates over the number, as softmax_topk has");
-        static_assert(learned_router<router> || row_router<router> ||
-                          has_kind(typename router::tensors{}, tensor_kind::route_map),
-                      "tiffin: a router reads logits, as softmax_topk does, or a route_map, as hash does, or "
-                      "chooses rows, as "
-                      "product_keys does");
-        static_assert(
-            !row_router<router> || !has_kind(own{}, tensor_kind::low_rank_in),
-            "tiffin: a router of rows chooses among rows, chosen_rows or those of a pool, and not among the "
-            "matrices of a bank");
-        static_assert(all_in(typename router::tensors{}, own{}),
-                      "tiffin: a source of routed_role does not declare the tensors of its router: write "
-                      "joined_tensors<tensor_list<...>, typename Router::tensors>");
-    }
+    if constexpr (has_router<S>)
+        if constexpr (!is_argument<router_of<S>>) {
+            using router = router_of<S>;
+            static_assert(
+                learned_router<router> || !has_kind(typename router::tensors{}, tensor_kind::logits),
+                "tiffin: a router that reads logits has top_k, score(values, n) and weigh(logits, "
+                "weights, n), the latter two as templates over the number, as softmax_topk has");
+            static_assert(
+                learned_router<router> || row_router<router> ||
+                    has_kind(typename router::tensors{}, tensor_kind::route_map),
+                "tiffin: a router reads logits, as softmax_topk does, or a route_map, as hash does, or "
+                "chooses rows, as "
+                "product_keys does");
+            static_assert(!row_router<router> || !has_kind(own{}, tensor_kind::low_rank_in),
+                          "tiffin: a router of rows chooses among rows, chosen_rows or those of a pool, and "
+                          "not among the "
+                          "matrices of a bank");
+            static_assert(all_in(typename router::tensors{}, own{}),
+                          "tiffin: a source of routed_role does not declare the tensors of its router: write "
+                          "joined_tensors<tensor_list<...>, typename Router::tensors>");
+        }
 }
 
 // What a role asks of a source whose own tensors are `own`, as sentences.

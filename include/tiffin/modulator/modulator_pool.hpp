@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/modulator/modulator_norm.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/scalar.hpp>
@@ -57,6 +58,9 @@ struct mixed_modulator {
 
     normed<Norm, Mixed> mixed{detail::modulator_norm<Norm>(), detail::pool_source<Mixed>()};
     std::size_t num_layers = 0;
+    static constexpr auto options() noexcept {
+        return std::tuple(option{"num_layers", &mixed_modulator::num_layers});
+    }
 
     [[nodiscard]] status check() const {
         if (num_layers > 0) return {};

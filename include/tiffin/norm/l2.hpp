@@ -1,8 +1,10 @@
 #pragma once
 
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/scalar.hpp>
 
 #include <cmath>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -15,6 +17,7 @@ TIFFIN_BEGIN
 struct l2 {
     static constexpr bool weighted = false;
     float eps = 1e-6f;
+    static constexpr auto options() noexcept { return std::tuple(option{"eps", &l2::eps}); }
 
     static constexpr double flops() noexcept { return 3; }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/scalar.hpp>
 
 #include <cmath>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -15,6 +17,7 @@ TIFFIN_BEGIN
 struct rms {
     static constexpr bool weighted = true;
     float eps = 1e-5f;
+    static constexpr auto options() noexcept { return std::tuple(option{"eps", &rms::eps}); }
 
     static constexpr double flops() noexcept { return 4; }
 

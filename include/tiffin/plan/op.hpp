@@ -41,7 +41,6 @@ struct node_ops {
     op_function<Number> formula = nullptr;  // of its tensors, if it reads any, and its parts' values
     const void* (*policy)(const void* source) = nullptr;  // what the formula is called with
     bool reads_tensors = true;                            // else the parts' values alone
-    bool sums = false;                                    // no formula: the sum of these
     const void* role = nullptr;  // what the engine does for its role, if it has something of its own
     // A norm, or the gate of a dot: from the sum over a row and the row's length to the number that scales it.
     Number (*scale)(const void* source, const Number& sum, const Number& width) = nullptr;

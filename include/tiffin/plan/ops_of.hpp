@@ -169,6 +169,10 @@ constexpr ops_for<Numbers> describe_ops() noexcept {
     static_assert(values_held<S>() <= most_values,
                   "tiffin: a formula holds more than 32 values at a time; put a sum, or a part that comes "
                   "first, in another order");
+    static_assert(
+        !routed_source<S> || !detail::kind_of<S>.policy || detail::is_sum_of_values<S>,
+        "tiffin: a source whose router a text names has no formula but the sum of its values; list it "
+        "once for each router");
     ops_for<Numbers> ops;
     if constexpr (requires { Numbers::template role<detail::role_of<S>()>; })
         ops.role = Numbers::template role<detail::role_of<S>()>;
@@ -197,8 +201,8 @@ constexpr ops_for<Numbers> describe_ops() noexcept {
             };
     }
     ops.policy = [](const void* source) { return source; };
-    if constexpr (detail::is_sum_of_values<S>) {
-        ops.sums = true;
+    if constexpr (detail::kind_of<S>.argument || detail::kind_of<S>.policy || detail::is_sum_of_values<S>) {
+        // No formula, or that of what a text names in its place.
     } else if constexpr (row_scaled_source<S> && detail::is_policy_of_values<S>) {
         ops.reads_tensors = false;
         if constexpr (row_normed_source<S>) {

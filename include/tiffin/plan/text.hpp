@@ -195,14 +195,17 @@ inline void print_to(std::string& to, double number) {
     to.append(digits);
     if (digits.find_first_of(".e") == std::string_view::npos) to.append(".0");
 }
+inline void print_to(std::string& to, const text_argument& argument) {
+    if (!argument.option.empty()) to.append(argument.option).append("=");
+    std::visit([&](const auto& value) { print_to(to, value); }, argument.value);
+}
 inline void print_to(std::string& to, const text_node& node) {
     to.append(node.name);
     std::string_view before = "(";
     for (const text_argument& a : node.arguments) {
         to.append(before);
         before = ", ";
-        if (!a.option.empty()) to.append(a.option).append("=");
-        std::visit([&](const auto& value) { print_to(to, value); }, a.value);
+        print_to(to, a);
     }
     if (!node.arguments.empty()) to.append(")");
 }

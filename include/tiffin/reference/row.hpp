@@ -99,7 +99,7 @@ private:
         const auto& does = ops<numbers>(s.node);
         const node_role role = s.node.kind->role;
         const std::size_t width = s.bound.width, own = s.bound.tensors.size(), parts = s.node.parts.size();
-        if (does.sums) return sum(s, x, out, scratch);
+        if (s.node.kind->sums) return sum(s, x, out, scratch);
         node_state state;
         state.width = Scalar(static_cast<float>(width));
         Scalar* const rows = scratch;

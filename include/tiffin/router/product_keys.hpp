@@ -1,10 +1,12 @@
 #pragma once
 
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/router/softmax.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -27,6 +29,7 @@ struct product_keys {
     static constexpr bool chooses_rows = true;
     using tensors = tensor_list<query<"query.weight">, query_bias<"query.bias">, half_keys<"keys.weight">>;
     std::size_t top_k = 0;
+    static constexpr auto options() noexcept { return std::tuple(option{"top_k", &product_keys::top_k}); }
 
     // The choices of one head. Shapes: scores (2, keys), scratch (3 top_k), weights, chosen (top_k). Precondition:
     // 0 < top_k <= keys.

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <tiffin/activation/sigmoid.hpp>
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/router/softmax.hpp>
 
 #include <cmath>
 #include <cstddef>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -18,6 +20,9 @@ TIFFIN_BEGIN
 struct sigmoid_topk_renorm {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;
+    static constexpr auto options() noexcept {
+        return std::tuple(option{"top_k", &sigmoid_topk_renorm::top_k});
+    }
 
     template <class S>
     TIFFIN_HD static void score(S* values, std::size_t n) {

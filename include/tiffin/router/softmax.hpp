@@ -1,10 +1,12 @@
 #pragma once
 
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/scalar.hpp>
 
 #include <cmath>
 #include <cstddef>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -41,6 +43,7 @@ TIFFIN_HD void softmax(const S* from, S* to, std::size_t n) {
 struct softmax_topk {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;
+    static constexpr auto options() noexcept { return std::tuple(option{"top_k", &softmax_topk::top_k}); }
 
     template <class S>
     TIFFIN_HD static void score(S* values, std::size_t n) {
@@ -56,6 +59,7 @@ struct softmax_topk {
 struct softmax_all : softmax_topk {
     using tensors = tensor_list<logits<"router.weight">>;
     constexpr softmax_all() noexcept : softmax_topk{every_expert} {}
+    static constexpr std::tuple<> options() noexcept { return {}; }
 };
 
 // The same with the chosen weights divided by their sum, which is the softmax over the chosen.
@@ -72,6 +76,7 @@ struct softmax_topk_renorm : softmax_topk {
 struct topk_softmax {
     using tensors = detail::learned_router_tensors;
     std::size_t top_k = 1;
+    static constexpr auto options() noexcept { return std::tuple(option{"top_k", &topk_softmax::top_k}); }
 
     template <class S>
     TIFFIN_HD static void score(S* /*values*/, std::size_t /*n*/) {}

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tiffin/activation/sigmoid.hpp>
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/scalar.hpp>
 
@@ -53,6 +54,7 @@ struct dot_gated {
 // of NaN.
 struct signed_root_gate {
     float least = 1e-6f;
+    static constexpr auto options() noexcept { return std::tuple(option{"least", &signed_root_gate::least}); }
 
     template <class S>
     TIFFIN_HD S operator()(const S& dot, const S& width) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/scalar.hpp>
 
@@ -19,6 +20,7 @@ struct mean_of_terms {
 
     Source sum_of_terms{};
     std::size_t terms = 0;
+    static constexpr auto options() noexcept { return std::tuple(option{"terms", &mean_of_terms::terms}); }
 
     [[nodiscard]] status check() const {
         if (terms > 0) return {};

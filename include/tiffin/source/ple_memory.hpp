@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tiffin/error.hpp>
+#include <tiffin/grammar/option.hpp>
 #include <tiffin/scalar.hpp>
 #include <tiffin/source/memory.hpp>
 
@@ -12,7 +14,7 @@ TIFFIN_BEGIN
 // A source times a half power of its row's width and one of 2: z = width^(Width / 2) 2^(Two / 2) source.
 // Shapes: source, z (T, width). Numerics: the two roots in the backend's scalar. Cost: about two operations
 //   an element. Source: the scales of Gemma 3n's embeddings, docs/layers.md#ple.
-template <source_policy Source, int Width, int Two>
+template <source_policy Source, int Width = 0, int Two = 0>
 struct times_roots {
     static_assert(Width >= -1 && Width <= 1 && Two >= -1 && Two <= 1,
                   "tiffin: times_roots<Source, Width, Two>: a power is -1, 0 or 1");
@@ -20,18 +22,30 @@ struct times_roots {
     static constexpr std::string_view name = "";
 
     Source input{};
+    int width = Width;
+    int two = Two;
 
+    static constexpr auto options() noexcept {
+        return std::tuple(option{"width", &times_roots::width}, option{"two", &times_roots::two});
+    }
+    [[nodiscard]] status check() const {
+        for (const int power : {width, two})
+            if (power < -1 || power > 1)
+                return failure(errc::option, "times_roots", "has a power of ", power, "; it is -1, 0 or 1");
+        return {};
+    }
     TIFFIN_HD constexpr std::tuple<const Source&> parts() const noexcept { return {input}; }
-    static constexpr double flops() noexcept { return (Width != 0 ? 1 : 0) + (Two != 0 ? 1 : 0); }
+    [[nodiscard]] constexpr double flops() const noexcept {
+        return (width != 0 ? 1 : 0) + (two != 0 ? 1 : 0);
+    }
 
     template <class Place, class Value>
     TIFFIN_HD Value operator()(const Place& at, const Value& v) const {
         using std::sqrt;
         Value z = v;
-        if constexpr (Width > 0) z = z * sqrt(at[row_width{}]);
-        if constexpr (Width < 0) z = z / sqrt(at[row_width{}]);
-        if constexpr (Two != 0)
-            z = z * constant<Value>(Two > 0 ? 0x1.6a09e667f3bcdp+0 : 0x1.6a09e667f3bcdp-1);
+        if (width > 0) z = z * sqrt(at[row_width{}]);
+        if (width < 0) z = z / sqrt(at[row_width{}]);
+        if (two != 0) z = z * constant<Value>(two > 0 ? 0x1.6a09e667f3bcdp+0 : 0x1.6a09e667f3bcdp-1);
         return z;
     }
 };

@@ -33,7 +33,7 @@ BRINGS = {
     "algorithm": "all_of any_of binary_search clamp copy copy_n equal fill fill_n find find_if lower_bound make_heap max "
                  "max_element min minmax_element pop_heap push_heap ranges sort sort_heap unique nth_element none_of "
                  "count count_if transform reverse rotate stable_sort upper_bound partial_sort remove_if is_sorted "
-                 "equal_range partition",
+                 "equal_range partition stable_partition",
     "array": "array", "atomic": "atomic atomic_flag atomic_ref memory_order_acquire memory_order_relaxed "
                                 "memory_order_release memory_order_acq_rel memory_order_seq_cst",
     "bit": "bit_cast bit_ceil bit_width countl_zero countr_zero endian has_single_bit popcount rotl",
@@ -72,7 +72,7 @@ BRINGS = {
                    "type_identity type_identity_t underlying_type_t make_unsigned_t bool_constant "
                    "is_nothrow_move_constructible_v is_default_constructible_v is_copy_constructible_v common_type_t",
     "unordered_map": "unordered_map", "unordered_set": "unordered_set",
-    "utility": "as_const declval exchange forward in_place in_place_index in_place_type index_sequence "
+    "utility": "as_const in_range declval exchange forward in_place in_place_index in_place_type index_sequence "
                "index_sequence_for integer_sequence make_index_sequence move pair swap",
     "variant": "get_if variant visit monostate holds_alternative",
 }
