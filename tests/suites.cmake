@@ -137,7 +137,10 @@ tiffin_other_test(train.named
                   TESTS train/partials.hpp train/places.hpp train/formula_rows.hpp train/formula_slots.hpp
                         train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
                         train/exact_machine.hpp train/reference.hpp)
-tiffin_other_test(io.run_gradients TESTS io/training_layer.hpp train/any_block.hpp)
+tiffin_other_test(io.run_gradients
+                  TESTS io/training_layer.hpp runtime/any_block.hpp train/any_block.hpp io/layer_blocks.hpp io/memory_blocks.hpp
+                        io/memory_form.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp
+                        fusion/any_fusion.hpp)
 tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/trained_row_gate.hpp)
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
@@ -210,9 +213,9 @@ tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/mo
                                       io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file AS_PRESET)
 tiffin_suite(io/table_file AS_PRESET)
-tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_blocks.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp io/layer_options.hpp fusion/any_fusion.hpp
-                                           runtime/any_block.hpp)
-tiffin_suite(io/fold_layer AS_PRESET TESTS io/memory_blocks.hpp io/memory_form.hpp cpu/fold.hpp)
+tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_options.hpp runtime/any_layer.hpp)
+tiffin_suite(io/layer_text O0 TESTS io/block_texts.hpp)
+tiffin_suite(io/fold_layer AS_PRESET TESTS cpu/fold.hpp)
 tiffin_suite(io/layer_options AS_PRESET)
 tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 

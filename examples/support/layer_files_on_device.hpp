@@ -10,7 +10,7 @@ struct device_backend {
     tiffin::dtype format;
 };
 
-template <>
-tiffin::result<tiffin::any_layer> tiffin::io::load_layer(const tiffin::io::described_layer& given,
-                                                         const device_backend& backend,
-                                                         const tiffin::prepare_options& options);
+// As tiffin::io::load_layer.
+tiffin::result<tiffin::any_layer> load_layer(const tiffin::io::described_layer& given,
+                                             const device_backend& backend,
+                                             const tiffin::prepare_options& options = {.tokens = 0});

@@ -67,7 +67,7 @@ inline constexpr policies sources{
     policy_alias("given_modulator", "mixed_modulator(_0, per_layer_input, num_layers=_num_layers)", {"l2"}),
     policy_alias("folded_modulator", "named(token_embedding, 'modulators')"),
     policy_alias("memory_injection", "named(token_embedding, 'memory')"),
-    policy_alias("normed_word", "normed(memory_norm, named(token_embedding, 'word_embed'), 'word_norm')"),
+    policy_alias("normed_word", "normed(memory_norm(eps=_eps), named(token_embedding, 'word_embed'), 'word_norm')"),
     policy_alias("word_memory", "through('word_proj', _0, fused(gate(silu), dense, multiply), named(dense, 'down_proj'))",
                  {"named(token_embedding, 'word_embed')"}),
     policy_alias("linear_word_memory", "through('', _0, named(dense, 'word_proj'))",

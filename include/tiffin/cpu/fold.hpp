@@ -35,51 +35,36 @@ using fold_progress = std::function<void(std::size_t done, std::size_t rows)>;
 
 namespace detail {
 
-// Whether a source reads x, or what a call gives beside it. In a chain only the first part reads what the
-// chain reads.
-template <source_policy S>
-constexpr bool depends_on_call(bool reads_x = true) {
-    const bool own = []<class... Tensors>([[maybe_unused]] bool x, tensor_list<Tensors...>) {
-        [[maybe_unused]] const auto has_input = [](const auto& axes) {
-            for (const axis a : axes)
-                if (a == axis::input) return true;
-            return false;
-        };
-        return (... || (Tensors::kind == tensor_kind::given || reads_row(Tensors::kind) ||
-                        (x && has_input(Tensors::axes))));
-    }(reads_x, own_tensors_of<S>{});
-    bool any = own || has_role<S, residual_role> || has_role<S, delay_role>;
-    if constexpr (composite_source<S>) [&]<std::size_t... I>(std::index_sequence<I...>) {
-            ((any = any || depends_on_call<part_of<S, I>>(reads_x && (!chained_source<S> || I == 0))), ...);
-        }
-    (part_indices<S>{});
-    return any;
+// Whether a source reads x, or what a call gives beside it. In a chain only the first part reads what the chain reads.
+constexpr bool depends_on_call(const node_kind& kind, bool reads_x = true) noexcept {
+    for (const node_tensor& t : kind.tensors) {
+        if (t.kind == tensor_kind::given || reads_row(t.kind)) return true;
+        if (reads_x &&
+            std::find(t.axes.begin(), t.axes.begin() + t.rank, axis::input) != t.axes.begin() + t.rank)
+            return true;
+    }
+    if (kind.role == node_role::residual || kind.role == node_role::delay) return true;
+    for (std::size_t i = 0; i < kind.parts.size(); ++i)
+        if (depends_on_call(*kind.parts[i].kind, reads_x && (kind.role != node_role::chain || i == 0)))
+            return true;
+    return false;
 }
 
-}  // namespace detail
+using folding_machine = simd_detail::machine<xsimd::default_arch>;
 
-// Folds a source: table[t] = Source(t) for every token id t.
-// Shapes: the source's tensors by name under `prefix`, the result (vocab, width).
-//   Other tensors may be given and are left alone.
-// Numerics: those of `simd`, to the bit: a layer with the folded table gives what the layer with the
-//   source gives. Errors: those of prepare().
-// Cost: the source once per row; the table, the packed weights of the source and 64 rows of its steps.
-// Source: MeKi Eq. 10, ReToken Eq. 8; docs/layers.md#folding.
-//
-//     auto table = fold(trained_memory<>{}, weights);
-template <source_policy Source>
-result<folded_table> fold(const Source& source, const weights& given, const std::string& prefix = "",
-                          const fold_progress& progress = {}, executor_ref execute = serial{}) {
-    static_assert(!detail::depends_on_call<Source>(),
-                  "tiffin: fold(source, weights): the source reads x or an input of the call; only what "
-                  "depends on the token id alone can be folded");
-    if (const status s = detail::check_given(given); !s) return s.failure();
-    detail::binder from(given);
-    detail::bind_place at = from.outermost();
+inline result<folded_table> fold_plan(const plan_node& source, const weights& given,
+                                      const std::string& prefix, const fold_progress& progress,
+                                      executor_ref execute) {
+    if (depends_on_call(*source.kind))
+        return failure(errc::option, prefix,
+                       "reads x or an input of the call; what is folded depends on the token id alone");
+    if (const status s = check_given(given); !s) return s.failure();
+    binder from(given);
+    bind_place at = from.outermost();
     at.prefix = prefix;
     at.width = from.sizes().fresh("width", prefix);
     bound_node bound;
-    if (status s = from.bind(lower(source), at, bound); !s) return s.failure();
+    if (status s = from.bind(source, at, bound); !s) return s.failure();
     if (status s = from.settle(bound); !s) return s.failure();
     if (!from.needs().gathered.empty())
         return failure(errc::option, from.needs().gathered[0].name,
@@ -87,10 +72,9 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
     folded_table made;
     made.width = bound.width;
     made.vocab = from.sizes()[at.vocab];
-    using machine = simd_detail::machine<xsimd::default_arch>;
-    detail::checked_executor checked(execute);
+    checked_executor checked(execute);
     const preparation how{simd<>{}.formats(), checked};
-    const auto rows = cpu_detail::make_rows<machine>(lower<machine>(source), bound, {made.width, 0, 0}, how);
+    const auto rows = cpu_detail::make_rows<folding_machine>(source, bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
     const std::size_t workers = std::max<std::size_t>(
         execute.concurrency() ? execute.concurrency() : std::thread::hardware_concurrency(), 1);
@@ -108,6 +92,27 @@ result<folded_table> fold(const Source& source, const weights& given, const std:
         if (progress) progress(first + count, made.vocab);
     }
     return made;
+}
+
+}  // namespace detail
+
+// Folds a source: table[t] = Source(t) for every token id t.
+// Shapes: the source's tensors by name under `prefix`, the result (vocab, width).
+//   Other tensors may be given and are left alone.
+// Numerics: those of `simd`, to the bit: a layer with the folded table gives what the layer with the
+//   source gives. Errors: those of prepare().
+// Cost: the source once per row; the table, the packed weights of the source and 64 rows of its steps.
+// Source: MeKi Eq. 10, ReToken Eq. 8; docs/layers.md#folding.
+//
+//     auto table = fold(trained_memory<>{}, weights);
+template <source_policy Source>
+result<folded_table> fold(const Source& source, const weights& given, const std::string& prefix = "",
+                          const fold_progress& progress = {}, executor_ref execute = serial{}) {
+    static_assert(detail::has_role<Source, runtime_role> || !detail::depends_on_call(detail::kind_of<Source>),
+                  "tiffin: fold(source, weights): the source reads x or an input of the call; only what "
+                  "depends on the token id alone can be folded");
+    const plan_node plan = lower<detail::folding_machine>(source);
+    return detail::fold_plan(plan, given, prefix, progress, execute);
 }
 
 template <class... Rest>

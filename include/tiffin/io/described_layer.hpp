@@ -1,9 +1,11 @@
 // A block as files describe it: options and tensors by name, whatever the file.
 #pragma once
 
+#include <tiffin/all_policies.hpp>
 #include <tiffin/call/prepare.hpp>
-#include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/io/layer_options.hpp>
+#include <tiffin/io/layer_text.hpp>
+#include <tiffin/plan/composition.hpp>
 #include <tiffin/runtime/any_layer.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -39,20 +41,36 @@ inline status add_gate_and_up(weights& to, const tensor_view& both, const std::s
 
 }  // namespace detail
 
-// Prepares the block described; the layer keeps what its tensors lie in.
-// Errors: errc::option for an unknown or missing block or option, and those of prepare(). `where` is the key or tensor.
-// Cost: that of prepare().
-template <class Backend>
-result<any_layer> load_layer(const described_layer& from, const Backend& backend,
-                             const prepare_options& how = {.tokens = 0}) {
+// The text of the composition described: `composition`, or what `block` and its options mean (docs/layer_files.md).
+// Errors: errc::option for an unknown or missing block or option. `where` is the key.
+inline result<std::string> composition_of(const described_layer& from) {
     layer_options options(from.options);
-    const std::string* const name = options.find("block");
-    auto block = detail::block_builder<Backend>(options, from.tensors).build("", "");
+    auto text = layer_text(options, from.tensors).read();
+    if (!text) return text;
+    const std::string* const block = options.find("block");
+    if (status s = options.check_all_known(block != nullptr ? *block : "composition"); !s) return s.failure();
+    return text;
+}
+
+// Prepares the block described, of the policies in a list; the layer keeps what its tensors lie in.
+// Errors: those of composition_of(), compose() and prepare(). `where` is the key or tensor.
+// Cost: that of prepare().
+template <tiffin::detail::runs_plans Backend, class... Lines>
+result<any_layer> load_layer(const described_layer& from, const Backend& backend, const prepare_options& how,
+                             const policies<Lines...>& known) {
+    auto text = composition_of(from);
+    if (!text) return text.failure();
+    auto block = compose<typename Backend::machine>(*text, known);
     if (!block) return block.failure();
-    if (status s = options.check_all_known(*name); !s) return s.failure();
     auto made = try_prepare(*block, from.tensors, backend, how);
     if (!made) return made.failure();
     return any_layer(*std::move(made), from.keep);
+}
+// Of the library's policies.
+template <tiffin::detail::runs_plans Backend>
+result<any_layer> load_layer(const described_layer& from, const Backend& backend,
+                             const prepare_options& how = {.tokens = 0}) {
+    return load_layer(from, backend, how, all_policies);
 }
 
 // The format that weights of these formats are kept in where nothing is lost that can be measured: the tensors' own

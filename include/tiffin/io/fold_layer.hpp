@@ -1,8 +1,9 @@
 // Folding the memories and modulators of a layer file. Needs the JSON library (target tiffin::io).
 #pragma once
 
+#include <tiffin/all_policies.hpp>
 #include <tiffin/cpu/fold.hpp>
-#include <tiffin/io/layer_blocks.hpp>
+#include <tiffin/io/block_texts.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 
@@ -48,7 +49,7 @@ public:
             for (const std::string& prefix : *prefixes) {
                 // A row alone is what PLE is folded to.
                 if (kind == "ple" && file.tensors().find(prefix + "word_embed.weight") == nullptr) continue;
-                const folding of{file.tensors(), prefix, keys, options, progress, execute};
+                const folding of{{options, file.tensors(), {prefix, keys}}, progress, execute};
                 auto table = kind == "meki"  ? made.fold_memory(of)
                              : kind == "ple" ? made.fold_context(of)
                                              : made.fold_modulators(of);
@@ -97,10 +98,7 @@ public:
 
 private:
     struct folding {
-        const weights& given;
-        std::string prefix;  // of tensors
-        std::string keys;    // of options
-        layer_options& options;
+        detail::described_block block;
         const fold_progress& progress;
         executor_ref execute;
     };
@@ -131,28 +129,25 @@ private:
         return all;
     }
 
+    result<folded_table> fold_text(const folding& of, const std::string& text) {
+        auto source = compose<tiffin::detail::folding_machine>(text, all_policies);
+        if (!source) return source.failure();
+        return fold(*source, of.block.given, of.block.at.tensors, of.progress, of.execute);
+    }
     result<folded_table> fold_context(const folding& of) {
-        float eps = 1e-6f;
-        if (status s = of.options.read(of.keys + "eps", eps); !s) return s.failure();
-        ple_memory memory;
-        detail::set_eps(memory, eps);
-        return fold(memory, of.given, of.prefix, of.progress, of.execute);
+        std::string eps;
+        if (status s = of.block.read_eps(eps, 1e-6f); !s) return s.failure();
+        return fold_text(of, detail::text_of("ple_memory(eps=", eps, ")"));
     }
     result<folded_table> fold_memory(const folding& of) {
-        float eps = 1e-6f;
-        if (status s = of.options.read(of.keys + "eps", eps); !s) return s.failure();
-        return detail::with_memory_form(of.given, of.prefix, [&]<class Memory>(std::type_identity<Memory>) {
-            Memory memory;
-            detail::set_eps(memory, eps);
-            return fold(memory, of.given, of.prefix, of.progress, of.execute);
-        });
+        std::string eps;
+        if (status s = of.block.read_eps(eps, 1e-6f); !s) return s.failure();
+        return fold_text(of, detail::memory_text(of.block, eps));
     }
     result<folded_table> fold_modulators(const folding& of) {
-        token_modulator<any_norm> modulator;
-        any_norm& norm = modulator.row.norm;
-        if (status s = of.options.read(of.keys + "norm", norm_names, norm.kind); !s) return s.failure();
-        if (status s = of.options.read(of.keys + "eps", norm.eps); !s) return s.failure();
-        return fold(modulator, of.given, of.prefix, of.progress, of.execute);
+        std::string norm;
+        if (status s = of.block.read_norm(norm); !s) return s.failure();
+        return fold_text(of, detail::text_of("token_modulator(", norm, ")"));
     }
 
     std::map<std::string, std::string> metadata_;

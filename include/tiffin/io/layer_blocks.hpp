@@ -1,6 +1,9 @@
-// The blocks of layer files: from options and the names of tensors to a composition.
+// The blocks of layer files for what runs types and no plans: training, devices. (All others: layer_text.hpp.)
 #pragma once
 
+#include <tiffin/bind/tensor_checks.hpp>
+#include <tiffin/call/prepare.hpp>
+#include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
 #include <tiffin/io/relative_blocks.hpp>
@@ -216,5 +219,23 @@ private:
 };
 
 }  // namespace detail
+
+// Prepares the block described for a device; the layer keeps what its tensors lie in.
+// Errors: errc::option for an unknown or missing block or option, and those of prepare(). `where` is the key or tensor.
+// Cost: that of prepare().
+template <class Backend>
+    requires(!tiffin::detail::runs_plans<Backend>)
+result<any_layer> load_layer(const described_layer& from, const Backend& backend,
+                             const prepare_options& how = {.tokens = 0}) {
+    layer_options options(from.options);
+    const std::string* const name = options.find("block");
+    auto block = detail::block_builder<Backend>(options, from.tensors).build("", "");
+    if (!block) return block.failure();
+    if (status s = options.check_all_known(*name); !s) return s.failure();
+    auto made = try_prepare(*block, from.tensors, backend, how);
+    if (!made) return made.failure();
+    return any_layer(*std::move(made), from.keep);
+}
+
 }  // namespace io
 TIFFIN_END

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/io/described_layer.hpp>
+#include <tiffin/io/layer_blocks.hpp>
 #include <tiffin/train/any_block.hpp>
 
 TIFFIN_BEGIN

@@ -12,6 +12,16 @@
 
 TIFFIN_BEGIN
 
+namespace detail {
+
+// A backend that runs plans: it names the kind of number that formulas are lowered for.
+template <class Backend>
+concept runs_plans = requires {
+    typename Backend::machine;
+};
+
+}  // namespace detail
+
 // What compose() makes: for backends whose kind of number is Numbers, `simd<>::machine`; void: for what computes nothing.
 // Copies share it.
 template <class Numbers>

@@ -86,11 +86,7 @@ const ops_for<Numbers>& ops(const plan_node& node) noexcept {
 template <class Numbers = void, source_policy S>
 constexpr plan_node lower(const S& source) {
     plan_node node{&detail::kind_of<S>, std::addressof(source)};
-    if constexpr (!std::same_as<Numbers, void>) {
-        node.ops = &ops_of<Numbers, S>;
-        if constexpr (detail::has_role<S, runtime_role>)
-            node.parts.push_back(source.template lower<Numbers>());
-    }
+    if constexpr (!std::same_as<Numbers, void>) node.ops = &ops_of<Numbers, S>;
     if constexpr (requires { source.flops(); }) node.flops = source.flops();
     if constexpr (detail::has_role<S, delay_role>) node.delay = source.layers;
     if constexpr (routing_source<S>)

@@ -33,7 +33,6 @@ public:
                 return;
             case node_role::residual:
                 return evaluate(part(s, 0, token_.d_model), token_.residual, out, scratch);
-            case node_role::runtime: return evaluate(part(s, 0, s.inputs), x, out, scratch);
             case node_role::delay:
                 evaluate(part(s, 0, s.inputs), x, out, scratch);
                 for (std::size_t j = 0; j < s.bound.width; ++j) {
