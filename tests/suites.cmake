@@ -10,7 +10,7 @@
 # O0        not optimised: it runs for a second as it is, and takes a minute or more to optimise.
 #        at -O1 in the small form too, as unoptimised it runs for minutes.
 # O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
-#           runs for minutes; O3_GNU by g++ alone and in the form `full` alone: clang takes minutes.
+#           runs for minutes.
 #           The others are compiled at -O1 in the form `full`: dozens of compositions and their oracles take
 #           minutes to optimise.
 # AS_PRESET optimised as the preset says and no other way: layers from files are compared to the bit with those
@@ -67,12 +67,12 @@ tiffin_suite(block/delayed O0 HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
 tiffin_suite(engine/conformance_named
-             HEAVY LEARNS_SMALL ARM O3_GNU DEVICE NVCC_LONG
+             O0 HEAVY LEARNS_SMALL ARM DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp bind/source_sizes.hpp
                    cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/output.hpp cpu/engine.hpp cpu/block_sink.hpp)
 tiffin_suite(engine/conformance_composed
-             HEAVY LEARNS DEVICE NVCC_LONG
+             O0 HEAVY LEARNS DEVICE NVCC_LONG
              TESTS fixed_string.hpp grammar/concepts.hpp grammar/slots.hpp grammar/tree.hpp grammar/roles.hpp
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
                    source/fused.hpp source/none.hpp cpu/stage.hpp cpu/run_stage.hpp cpu/chain.hpp)
@@ -81,24 +81,24 @@ tiffin_suite(engine/conformance_custom
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
                    cpu/block_formula.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources
-             HEAVY LEARNS
+             O0 HEAVY LEARNS
              TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS cpu/formula_tensors.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             O0 HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS cpu/formula_tensors.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
-             HEAVY LEARNS DEVICE NVCC_LONG
+             O0 HEAVY LEARNS DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
                    block/modulated.hpp block/on_residual.hpp block/parallel.hpp)
 tiffin_suite(engine/conformance_routed
-             HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
+             O0 HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp cpu/packed_bank.hpp
                    cpu/mixture.hpp cpu/router.hpp cpu/low_rank.hpp)
 
 tiffin_suite(engine/conformance_relatives
-             HEAVY LEARNS DEVICE NVCC_LONG
+             O0 HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
                    source/dot_gated.hpp source/mean_of_terms.hpp)

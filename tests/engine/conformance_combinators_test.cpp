@@ -10,6 +10,8 @@
 #include "support/doctest.hpp"
 #include "support/policies.hpp"
 
+#include <string>
+
 using namespace tiffin;
 using namespace tiffin_test;
 
@@ -19,50 +21,58 @@ using own_ffn = ffn<gate<silu>, dense, gated_sum, project<damped>>;
 using blended = blend<own_ffn, stem>;
 using banked = times_bank<swiglu, tempered_top_2>;
 
+const std::string blended_text = "blend(ffn(gate(silu), dense, gated_sum, project(damped)), stem)";
+
 }  // namespace
 
 TEST_CASE("combinators: a blend with a vector of its own") {
-    check(compose_with_reference<blended>("blend"));
+    check(compose_with_reference<blended>(blended_text));
 }
 #if !defined(TIFFIN_TEST_SMALL)
 TEST_CASE("combinators: a blend as an up source, of a projection and a table") {
-    check(compose<ffn<gate<silu>, blend<dense, token_embedding>>>("blend as a source"));
+    check(compose<ffn<gate<silu>, blend<dense, token_embedding>>>(
+        "ffn(gate(silu), blend(dense, token_embedding))"));
 }
 #endif
 TEST_CASE("combinators: one that has a part that routes") {
-    check(compose_with_reference<banked>("times_bank"));
+    check(compose_with_reference<banked>("times_bank(swiglu, tempered_top_2)"));
 }
 TEST_CASE("combinators: as experts of a mixture, by a router of one's own") {
-    check(compose_with_reference<mixture<tempered_top_2, blended, banked>>("mixture of blends"));
+    check(compose_with_reference<mixture<tempered_top_2, blended, banked>>(
+        "mixture(tempered_top_2, " + blended_text + ", times_bank(swiglu, tempered_top_2))"));
 }
 #if !defined(TIFFIN_TEST_SMALL)
 TEST_CASE("combinators: modulated, by a fusion of one's own") {
-    check(compose<modulated<blended, token_modulator<>, gated_sum>>("a blend, modulated"));
+    check(compose<modulated<blended, token_modulator<>, gated_sum>>("modulated(" + blended_text +
+                                                                    ", token_modulator, gated_sum)"));
 }
 #endif
 #if !defined(TIFFIN_TEST_SMALL)
 TEST_CASE("combinators: of blocks with rows of their own") {
-    check(compose<blend<moe<mlp>, on_residual<blend<swiglu, moe<stem>>>>>("a blend of mixtures"));
+    check(compose<blend<moe<mlp>, on_residual<blend<swiglu, moe<stem>>>>>(
+        "blend(moe(mlp), on_residual(blend(swiglu, moe(stem))))"));
 }
 TEST_CASE("combinators: a norm over a product, inside a formula, and over a whole block") {
-    check(compose<ffn<gate<silu>, normed<damped, dense, "inner_norm">>>("a norm over a product"));
-    check(compose<normed<damped, blended, "outer_norm">>("a norm over a block"));
+    check(compose<ffn<gate<silu>, normed<damped, dense, "inner_norm">>>(
+        "ffn(gate(silu), normed(damped, dense, 'inner_norm'))"));
+    check(
+        compose<normed<damped, blended, "outer_norm">>("normed(damped, " + blended_text + ", 'outer_norm')"));
 }
 TEST_CASE("combinators: one after the other") {
-    check(compose<through<"second", blended, swiglu>>("a chain of blocks"));
+    check(compose<through<"second", blended, swiglu>>("through('second', " + blended_text + ", swiglu)"));
 }
 #endif
 
 TEST_CASE("combinators: whole branches, with norm and residual") {
-    check(compose_with_reference<branch<rms, swiglu>>("a branch"));
-    check(compose<sum<stem, source_input>>("a block and its input"));
+    check(compose_with_reference<branch<rms, swiglu>>("branch(rms, swiglu)"));
+    check(compose<sum<stem, source_input>>("sum(stem, source_input)"));
 #if !defined(TIFFIN_TEST_SMALL)
     check(compose<branch<rms_one_plus, moe<sum<stem, source_input>>>>(
-        "a branch of a mixture that adds its input"));
+        "branch(rms_one_plus, moe(sum(stem, source_input)))"));
     check(compose<branch<damped, parallel<mort_of_three<mlp>, on_residual<meki>>>>(
-        "a branch of parallel blocks"));
+        "branch(damped, parallel(mort(mlp, num_layers=3), on_residual(meki)))"));
     check(compose<modulated<pre_normed<rms, mlp>, token_modulator<>, multiply>>(
-        "a norm, a block, a modulator"));
+        "modulated(pre_normed(rms, mlp), token_modulator)"));
 #endif
 }
 

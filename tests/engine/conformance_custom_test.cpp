@@ -10,6 +10,8 @@
 #include <tiffin/source/sum.hpp>
 #include <tiffin/source/token_embedding.hpp>
 
+// Of types, which is what these are about.
+#undef TIFFIN_TEST_TEXTS
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 

@@ -11,10 +11,11 @@ using tiffin_test::compose_with_reference;
 namespace {
 
 template <class Layer>
-struct two_per_head : Layer {
-    constexpr two_per_head() { this->router.top_k = 2; }
-};
-using two_of_keys = two_per_head<tiffin::product_key_memory>;
+Layer two_per_head() {
+    Layer made;
+    made.router.top_k = 2;
+    return made;
+}
 
 struct mean_of_five : tiffin::longcat_embedding {
     constexpr mean_of_five() { terms = 5; }
@@ -37,7 +38,8 @@ TEST_CASE("conformance: DeepEmbed with a matrix per token") {
     check(compose_with_reference<tiffin::deep_embed_v7a>("deep_embed_v7a"));
 }
 TEST_CASE("conformance: MoRT with mixed rows that are given") {
-    check(compose<tiffin::modulated<tiffin::mlp, given_of_three, tiffin::add>>("mort_given"));
+    check(compose<tiffin::modulated<tiffin::mlp, given_of_three, tiffin::add>>(
+        "mort_given(mlp, num_layers=3)"));
 }
 TEST_CASE("conformance: MoLE, folded") {
     check(compose_with_reference<tiffin::mole>("mole"));
@@ -46,13 +48,15 @@ TEST_CASE("conformance: MoLE as it is trained") {
     check(compose<tiffin::mole_training>("mole_training"));
 }
 TEST_CASE("conformance: product keys") {
-    check(compose_with_reference<two_of_keys>("product_key_memory"));
+    check(compose_with_reference("product_key_memory(top_k=2)", two_per_head<tiffin::product_key_memory>()));
 }
 TEST_CASE("conformance: memory layers, the rows gated") {
-    check(compose<tiffin::ffn<tiffin::gate<tiffin::silu>, two_of_keys>>("memory_plus"));
+    tiffin::memory_plus block;
+    block.hidden.up = two_per_head<tiffin::product_key_memory>();
+    check(compose("memory_plus(top_k=2)", block));
 }
 TEST_CASE("conformance: experts of one neuron") {
-    check(compose<two_per_head<tiffin::peer>>("peer"));
+    check(compose("peer(top_k=2)", two_per_head<tiffin::peer>()));
 }
 TEST_CASE("conformance: rows of a range") {
     check(compose_with_reference<tiffin::l3>("l3"));
@@ -68,5 +72,5 @@ TEST_CASE("conformance: Engram's gate") {
     check(what);
 }
 TEST_CASE("conformance: LongCat's embedding") {
-    check(compose<mean_of_five>("longcat_embedding"));
+    check(compose<mean_of_five>("longcat_embedding(terms=5)"));
 }

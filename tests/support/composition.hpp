@@ -7,9 +7,11 @@
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/runtime/any_layer.hpp>
 
-// The backends that are held against the reference: those of the CPU, or the device's.
+// The backends that are held against the reference: those of the CPU, by texts or by types; or the device's.
 #if defined(TIFFIN_TEST_CUDA)
 #    include <tiffin/cuda.hpp>
+#elif defined(TIFFIN_TEST_TEXTS)
+#    include "support/texts.hpp"
 #else
 #    include <tiffin/cpu/eigen/eigen.hpp>
 #    include <tiffin/cpu/simd/simd.hpp>
@@ -103,6 +105,7 @@ struct composition {
     wanted_tensors tensors;
     std::vector<contender> contenders;
     std::function<tiffin::any_layer(const tiffin::weights&)> reference;  // empty: not tested
+    std::string differs{};  // where the plan of its text is not that of its type
 };
 
 template <class Block, class Backend>
@@ -125,6 +128,27 @@ composition compose(std::string name, const Block& block = {}) {
 template <class Block>
 composition compose_on_both(std::string name, const Block& block = {}) {
     return compose(std::move(name), block);
+}
+#elif defined(TIFFIN_TEST_TEXTS)
+// A composition by its text, which means what its type does.
+// `simd` promises the order of its additions.
+template <class Block>
+composition compose(const std::string& text, const Block& block = {}) {
+    return {text,
+            tensors_wanted_by(text),
+            {{"simd", [=](const tiffin::weights& given) { return prepare_on_simd(text, given); },
+              [=](const tiffin::weights& given) { return oracle_of(text, true, given); }}},
+            {},
+            difference_from(text, tiffin::lower(block))};
+}
+// Eigen chooses an order by the sizes.
+template <class Block>
+composition compose_on_both(const std::string& text, const Block& block = {}) {
+    composition what = compose(text, block);
+    what.contenders.push_back({"eigen",
+                               [=](const tiffin::weights& given) { return prepare_on_eigen(text, given); },
+                               [=](const tiffin::weights& given) { return oracle_of(text, false, given); }});
+    return what;
 }
 #else
 // `simd` promises the order of its additions; Eigen chooses one by the sizes.
@@ -151,7 +175,13 @@ composition compose(std::string name, const Block& block = {}) {
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
     composition what = compose_on_both(std::move(name), block);
+#if defined(TIFFIN_TEST_TEXTS)
+    what.reference = [text = what.name](const tiffin::weights& given) {
+        return prepare_on_reference(text, given);
+    };
+#else
     what.reference = make_contender("reference", order::as_written, block, tiffin::reference{}).prepare;
+#endif
     return what;
 }
 

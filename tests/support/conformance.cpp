@@ -3,6 +3,9 @@
 
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/view.hpp>
+#if !defined(TIFFIN_TEST_CUDA)
+#    include <tiffin/cpu/simd/lanes.hpp>
+#endif
 
 #include "support/doctest.hpp"
 #include "support/executors.hpp"
@@ -283,6 +286,7 @@ bool is_refused(tiffin::tensor_kind kind, float number) {
 }  // namespace
 
 void check_conformance(const composition& what) {
+    CHECK_MESSAGE(what.differs.empty(), what.name, " is another plan than its type: ", what.differs);
     std::size_t uncertain = 0, compared = 0;
     for (const conformance_case& c : covering_cases()) {
         INFO(what.name, ": ", c.text());
