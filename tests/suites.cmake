@@ -103,6 +103,8 @@ tiffin_suite(engine/conformance_relatives
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
                    source/dot_gated.hpp source/mean_of_terms.hpp)
 
+tiffin_suite(engine/random_compositions O0 HEAVY TESTS cpu/engine.hpp plan/compose.hpp)
+
 # ---- what is promised of the CPU's kernels, and fold ----
 tiffin_suite(cpu/activations
              HEAVY O3

@@ -13,6 +13,8 @@
 #include <tiffin/plan/compose.hpp>
 #include <tiffin/source/residual_input.hpp>
 
+#include <vector>
+
 TIFFIN_BEGIN
 
 // clang-format off
@@ -160,7 +162,16 @@ inline constexpr policies layers{
 // clang-format on
 
 // All of them. A policy of your own is a line more: policies mine{policy<my_norm>("my_norm"), all_policies}.
-inline constexpr policies all_policies{policy_lists::activations_fusions_norms, policy_lists::routers,
-                                       policy_lists::sources, policy_lists::blocks, policy_lists::layers};
+struct library_policies {
+    template <class Numbers>
+    void add_to(std::vector<plan_detail::policy_line>& lines) const {
+        policy_lists::activations_fusions_norms.add_to<Numbers>(lines);
+        policy_lists::routers.add_to<Numbers>(lines);
+        policy_lists::sources.add_to<Numbers>(lines);
+        policy_lists::blocks.add_to<Numbers>(lines);
+        policy_lists::layers.add_to<Numbers>(lines);
+    }
+};
+inline constexpr library_policies all_policies{};
 
 TIFFIN_END

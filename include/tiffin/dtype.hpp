@@ -49,8 +49,7 @@ inline constexpr std::array<dtype_facts, 20> dtypes{{
     {"F32", 1, 4},      {"F16", 1, 2},      {"BF16", 1, 2},       {"I32", 1, 4},      {"I64", 1, 8},
     {"U8", 1, 1},       {"Q8_0", 32, 34},   {"Q4_0", 32, 18},     {"Q4_1", 32, 20},   {"Q5_0", 32, 22},
     {"Q5_1", 32, 24},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110},   {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
-    {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
-    {"F64", 1, 8},
+    {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},  {"F64", 1, 8},
 }};
 constexpr const dtype_facts& facts_of(dtype t) noexcept {
     return dtypes[static_cast<std::size_t>(t)];

@@ -130,25 +130,39 @@ composition compose_on_both(std::string name, const Block& block = {}) {
     return compose(std::move(name), block);
 }
 #elif defined(TIFFIN_TEST_TEXTS)
-// A composition by its text, which means what its type does.
-// `simd` promises the order of its additions.
-template <class Block>
-composition compose(const std::string& text, const Block& block = {}) {
+// A text on `simd`, which promises the order of its additions; on Eigen too, which chooses one by the sizes.
+inline composition on_simd(const std::string& text) {
     return {text,
             tensors_wanted_by(text),
             {{"simd", [=](const tiffin::weights& given) { return prepare_on_simd(text, given); },
               [=](const tiffin::weights& given) { return oracle_of(text, true, given); }}},
-            {},
-            difference_from(text, tiffin::lower(block))};
+            {}};
 }
-// Eigen chooses an order by the sizes.
-template <class Block>
-composition compose_on_both(const std::string& text, const Block& block = {}) {
-    composition what = compose(text, block);
+inline composition on_both(const std::string& text) {
+    composition what = on_simd(text);
     what.contenders.push_back({"eigen",
                                [=](const tiffin::weights& given) { return prepare_on_eigen(text, given); },
                                [=](const tiffin::weights& given) { return oracle_of(text, false, given); }});
     return what;
+}
+inline composition with_reference(composition what) {
+    what.reference = [text = what.name](const tiffin::weights& given) {
+        return prepare_on_reference(text, given);
+    };
+    return what;
+}
+// A text that means what its type does.
+inline composition of_type(composition what, const tiffin::plan_node& type) {
+    what.differs = difference_from(what.name, type);
+    return what;
+}
+template <class Block>
+composition compose(const std::string& text, const Block& block = {}) {
+    return of_type(on_simd(text), tiffin::lower(block));
+}
+template <class Block>
+composition compose_with_reference(const std::string& text, const Block& block = {}) {
+    return of_type(with_reference(on_both(text)), tiffin::lower(block));
 }
 #else
 // `simd` promises the order of its additions; Eigen chooses one by the sizes.
@@ -171,18 +185,14 @@ composition compose(std::string name, const Block& block = {}) {
 }
 #endif
 
+#if !defined(TIFFIN_TEST_TEXTS)
 // Every backend, and the `reference` backend as a layer: one composition of a kind is enough for that.
 template <class Block>
 composition compose_with_reference(std::string name, const Block& block = {}) {
     composition what = compose_on_both(std::move(name), block);
-#if defined(TIFFIN_TEST_TEXTS)
-    what.reference = [text = what.name](const tiffin::weights& given) {
-        return prepare_on_reference(text, given);
-    };
-#else
     what.reference = make_contender("reference", order::as_written, block, tiffin::reference{}).prepare;
-#endif
     return what;
 }
+#endif
 
 }  // namespace tiffin_test

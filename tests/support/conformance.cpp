@@ -283,39 +283,60 @@ bool is_refused(tiffin::tensor_kind kind, float number) {
     }
 }
 
+// A case on all contenders, and on `reference`.
+numbers_compared check_case(const composition& what, const conformance_case& c) {
+    INFO(what.name, ": ", c.text());
+    numbers_compared all;
+    const tensor_set tensors(what.tensors, {c.sizes, c.dense, c.tables, c.biases, 7});
+    const std::vector<float> x = random_rows(c.tokens, c.sizes.d_model, 11);
+    const std::vector<std::int32_t> ids = random_ids(c.tokens, c.sizes.vocab, 13);
+    std::vector<expectation> wanted;
+    for (const contender& backend : what.contenders) {
+        INFO(backend.name);
+        const tiffin::any_layer layer = backend.prepare(tensors.given());
+        const std::vector<float> y = run_case(layer, c, x, ids);
+        wanted = expect_all(backend.expect(tensors.given()), x, ids, c.sizes.d_model);
+        const comparison_result result = compare(y, wanted, c.sizes.d_model);
+        CHECK_MESSAGE(result.outside == 0, result.outside, " of ", result.compared, ": ", result.first);
+        // Only where two experts are nearly as good may rounding decide, and then anything comes out.
+        CHECK((result.uncertain == 0 || layer.choices() > 0));
+        all.uncertain += result.uncertain;
+        all.compared += result.compared;
+    }
+    if (!what.reference) return all;
+    // The double reference rounds once, at the end: it is the oracle's own value to the bit.
+    const std::vector<float> y = run_case(what.reference(tensors.given()), c, x, ids);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < y.size(); ++i)
+        if (is_compared(i / c.sizes.d_model, c.tokens))
+            different += y[i] == static_cast<float>(wanted[i].value) ? 0u : 1u;
+    CHECK(different == 0);
+    return all;
+}
+
 }  // namespace
 
 void check_conformance(const composition& what) {
     CHECK_MESSAGE(what.differs.empty(), what.name, " is another plan than its type: ", what.differs);
-    std::size_t uncertain = 0, compared = 0;
+    numbers_compared all;
     for (const conformance_case& c : covering_cases()) {
-        INFO(what.name, ": ", c.text());
-        const tensor_set tensors(what.tensors, {c.sizes, c.dense, c.tables, c.biases, 7});
-        const std::vector<float> x = random_rows(c.tokens, c.sizes.d_model, 11);
-        const std::vector<std::int32_t> ids = random_ids(c.tokens, c.sizes.vocab, 13);
-        std::vector<expectation> wanted;
-        for (const contender& backend : what.contenders) {
-            INFO(backend.name);
-            const tiffin::any_layer layer = backend.prepare(tensors.given());
-            const std::vector<float> y = run_case(layer, c, x, ids);
-            wanted = expect_all(backend.expect(tensors.given()), x, ids, c.sizes.d_model);
-            const comparison_result result = compare(y, wanted, c.sizes.d_model);
-            CHECK_MESSAGE(result.outside == 0, result.outside, " of ", result.compared, ": ", result.first);
-            // Only where two experts are nearly as good may rounding decide, and then anything comes out.
-            CHECK((result.uncertain == 0 || layer.choices() > 0));
-            uncertain += result.uncertain;
-            compared += result.compared;
-        }
-        if (!what.reference) continue;
-        // The double reference rounds once, at the end: it is the oracle's own value to the bit.
-        const std::vector<float> y = run_case(what.reference(tensors.given()), c, x, ids);
-        std::size_t different = 0;
-        for (std::size_t i = 0; i < y.size(); ++i)
-            if (is_compared(i / c.sizes.d_model, c.tokens))
-                different += y[i] == static_cast<float>(wanted[i].value) ? 0u : 1u;
-        CHECK(different == 0);
+        const numbers_compared one = check_case(what, c);
+        all.compared += one.compared;
+        all.uncertain += one.uncertain;
     }
-    CHECK_MESSAGE(uncertain * 20 < compared, uncertain, " of ", compared);
+    CHECK_MESSAGE(all.uncertain * 20 < all.compared, all.uncertain, " of ", all.compared);
+}
+
+numbers_compared check_random_case(const composition& what, random_numbers& random) {
+    conformance_case c;
+    c.sizes = {1 + random.below(2 * lanes + 2), 1 + random.below(2 * lanes + 2), 1 + random.below(5)};
+    c.tokens = 1 + random.below(5);
+    c.biases = static_cast<unsigned>(random.below(1u << 16));
+    c.x = static_cast<matrix_form>(random.below(4));
+    c.y = static_cast<matrix_form>(random.below(4));
+    c.executor = static_cast<int>(random.below(5));
+    c.piece = random.below(2) * c.tokens / 2;
+    return check_case(what, c);
 }
 
 void check_special_values(const composition& what) {

@@ -55,9 +55,9 @@ inline result<std::string> composition_of(const described_layer& from) {
 // Prepares the block described, of the policies in a list; the layer keeps what its tensors lie in.
 // Errors: those of composition_of(), compose() and prepare(). `where` is the key or tensor.
 // Cost: that of prepare().
-template <tiffin::detail::runs_plans Backend, class... Lines>
+template <tiffin::detail::runs_plans Backend, policy_list Policies>
 result<any_layer> load_layer(const described_layer& from, const Backend& backend, const prepare_options& how,
-                             const policies<Lines...>& known) {
+                             const Policies& known) {
     auto text = composition_of(from);
     if (!text) return text.failure();
     auto block = compose<typename Backend::machine>(*text, known);

@@ -236,8 +236,8 @@ private:
 //
 //     auto block = tiffin::compose<tiffin::simd<>::machine>("ffn(gate(silu), sum(dense, token_embedding))", all_policies);
 //     auto layer = tiffin::try_prepare(*block, weights, tiffin::simd{});
-template <class Numbers = void, class... Lines>
-result<composition<Numbers>> compose(std::string_view text, const policies<Lines...>& known) {
+template <class Numbers = void, policy_list Policies>
+result<composition<Numbers>> compose(std::string_view text, const Policies& known) {
     return plan_detail::composer<Numbers>(known).compose(text);
 }
 

@@ -78,6 +78,12 @@ struct policy_alias {
     }
 };
 
+// What lists policies.
+template <class L>
+concept policy_list = requires(const L& list, std::vector<plan_detail::policy_line>& lines) {
+    list.template add_to<void>(lines);
+};
+
 // A list of policies, of aliases and of other lists. Of two lines with the same word the first counts.
 //
 //     constexpr tiffin::policies mine{tiffin::policy<my_activation>("my_activation"), tiffin::all_policies};
