@@ -1,8 +1,9 @@
 // The main job: real text through SwiGLU and the layers that replace or join it, side by side.
+#include <tiffin/analysis/equivalence.hpp>
+#include <tiffin/analysis/routing.hpp>
 #include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
-#include <tiffin/tiffin.hpp>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "../support/signals.hpp"
 #include "../support/vocabulary.hpp"
 #include "contender.hpp"
+#include "initialised.hpp"
 #include "memory_plan.hpp"
 #include "rounds.hpp"
 #include "trained_layer.hpp"
@@ -50,6 +52,7 @@ struct arguments {
     std::string json;
     std::string model, layer_file;  // in place of shape
     std::size_t layer = 0;
+    std::vector<std::string> compositions;
     std::size_t tokens = 1024;
     std::size_t vocab = 4096;
     std::string tables = "memory";
@@ -126,14 +129,19 @@ std::string ratio_and_quartiles(const rates& of) {
     return out;
 }
 
+// What is longer than a column ends in dots.
+std::string cut(const std::string& text, std::size_t width) {
+    return text.size() <= width ? text : text.substr(0, width - 3) + "...";
+}
+
 void print_table(const std::vector<row>& rows, std::size_t distinct) {
     std::printf("%-12s %-58s %9s %9s %9s %8s %9s %20s  %9s %20s\n", "layer", "composition", "params",
                 "B/token", "FLOP/tok", "ids", "prefill/s", "x swiglu (quartiles)", "decode/s",
                 "x swiglu (quartiles)");
     for (const row& r : rows)
-        std::printf("%-12s %-58s %9s %9s %9s %8s %9s %21s %9s %21s\n", r.name.c_str(), r.composition.c_str(),
-                    scaled(r.cost.parameters).c_str(), scaled(r.cost.bytes_per_token()).c_str(),
-                    scaled(r.cost.matrix_flops_per_token).c_str(),
+        std::printf("%-12s %-58s %9s %9s %9s %8s %9s %21s %9s %21s\n", r.name.c_str(),
+                    cut(r.composition, 58).c_str(), scaled(r.cost.parameters).c_str(),
+                    scaled(r.cost.bytes_per_token()).c_str(), scaled(r.cost.matrix_flops_per_token).c_str(),
                     r.reads_ids ? std::to_string(distinct).c_str() : "-",
                     scaled(r.prefill.per_second).c_str(), ratio_and_quartiles(r.prefill).c_str(),
                     scaled(r.decode.per_second).c_str(), ratio_and_quartiles(r.decode).c_str());
@@ -218,20 +226,20 @@ struct entry {
     std::function<contender(const job&, const std::string&, const std::string&, const report&)> make;
 };
 
-// What is compared at a shape. `beside` outlives what is returned.
-std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiffin::block_shape, 2>& beside) {
+// The layer that a text names, at sizes. Throws where it names none.
+entry entry_of(const std::string& name, const std::string& composition, const tiffin::block_shape& sizes) {
+    return {name, composition, cost_of(composition, sizes),
+            [=](const job& of, const std::string& n, const std::string& c, const report& r) {
+                return make_contender(of, n, c, sizes, r);
+            }};
+}
+
+// What is compared at a shape, and what was asked for. `beside` outlives what is returned.
+std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiffin::block_shape, 2>& beside,
+                             const std::vector<std::string>& asked) {
     using namespace tiffin;
     const std::size_t d = at.d_model, f = at.d_ff;
     const block_shape whole{.d_model = d, .d_ff = f, .vocab = vocab};
-    const auto compared_as = [](const char* name, const char* composition, const auto& block,
-                                const block_shape& sizes) {
-        return entry{name, composition, cost(sizes, block),
-                     [=](const job& of, const std::string& n, const std::string& c, const report& r) {
-                         return make_contender(of, n, c, block, sizes, r);
-                     }};
-    };
-    // The text of a composition beside its type, so that the table shows what ran.
-#define COMPARED(name, sizes, ...) compared_as(name, #__VA_ARGS__, __VA_ARGS__{}, sizes)
     block_shape banks = whole, pools = whole, experts = whole, branches = whole;
     banks.experts = banks.rank = 16;
     // As many parameters as the mlp, where the bank leaves any.
@@ -241,8 +249,6 @@ std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiff
     experts.d_ff = std::max<std::size_t>(f / 4, 1);
     beside = {whole, {.d_model = d, .d_ff = std::max<std::size_t>(d / 8, 1), .vocab = vocab}};
     branches.parts = beside.data();
-    mixture<softmax_topk, swiglu> two_of_eight;
-    two_of_eight.router.top_k = 2;
     block_shape keys = whole;  // of 4096 rows, as wide as the model
     keys.experts = 64 * 64;
     keys.rank = std::max<std::size_t>(d / 16, 1);
@@ -251,48 +257,44 @@ std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiff
     block_shape matrices = whole;  // 32 x 32 numbers per token
     matrices.experts = 32;
     matrices.inner = {32, 32};
-    product_key_memory sixteen_values;
-    sixteen_values.router.top_k = 16;
-    memory_plus sixteen_per_head;
-    sixteen_per_head.hidden.up.router.top_k = 16;
-    peer sixteen_neurons;
-    sixteen_neurons.router.top_k = 16;
     block_shape ranges = whole,
                 beside_x = whole;  // 16 rows per id; rows of n-grams, half as wide as the model
     ranges.experts = keys.experts;
     ranges.choices = 16;
     ranges.inner = {d, d};
     beside_x.inner.fill(std::max<std::size_t>(d / 2, 1));
-    longcat_embedding mean_of_seven;
-    mean_of_seven.terms = 7;
-    mort<swiglu> mort_of_28_layers;
-    mort_of_28_layers.modulator.num_layers = 28;
     // clang-format off
-    return {
-        COMPARED("swiglu", whole, ffn<gate<silu>, dense>),
-        COMPARED("mlp", whole, ffn<gate<gelu>, none>),
-        COMPARED("stem", whole, ffn<gate<silu>, token_embedding>),
-        COMPARED("stem_gate", whole, ffn<gate<silu, token_embedding>, dense>),
-        COMPARED("stem_hybrid", whole, ffn<gate<silu>, sum<dense, token_embedding>>),
-        COMPARED("structmoe", banks, ffn<gate<gelu, sum<dense, routed_low_rank<>>>, none>),
-        COMPARED("swiglu_meki", branches, parallel<swiglu, meki>),
-        COMPARED("retoken", whole, modulated<swiglu, folded_modulator, multiply>),
-        COMPARED("deep_1x", whole, fused<ffn<gate<relu_squared>, none>, deep_embed, multiply>),
-        COMPARED("deep_4x", whole, ffn<gate<relu_squared>, deep_embed>),
-        COMPARED("deep_v7a", matrices, ffn<gate<relu_squared>, on_residual<deep_embed_matrix>>),
-        COMPARED("mole", pools, sum<mlp, lookup_experts>),
-        compared_as("mole_trained", "sum<mlp, mixture<softmax_all, ...>> of 4", mole_training{}, pools),
-        compared_as("product_keys", "product_key_memory of 4096 rows", sixteen_values, keys),
-        compared_as("memory_plus", "ffn<gate<silu>, product_key_memory> of 4096 rows", sixteen_per_head, keys),
-        compared_as("peer", "routed_embedding<peer_rows, ...> of 4096 rows", sixteen_neurons, keys),
-        COMPARED("l3", ranges, sum<named<dense, "mix_input">, l3_memory>),
-        compared_as("engram", "dot_gated<..., engram_value>, rows given", engram{}, beside_x),
-        compared_as("longcat", "mean_of_terms<sum<...>> of 7, rows given", mean_of_seven, beside_x),
-        compared_as("mort", "modulated<swiglu, modulator_pool<>, add>", mort_of_28_layers, pools),
-        compared_as("moe", "mixture<softmax_topk{2}, swiglu> of 8, f / 4", two_of_eight, experts),
+    std::vector<entry> all{
+        entry_of("swiglu", "ffn(gate(silu), dense)", whole),
+        entry_of("mlp", "ffn(gate(gelu))", whole),
+        entry_of("stem", "ffn(gate(silu), token_embedding)", whole),
+        entry_of("stem_gate", "ffn(gate(silu, token_embedding), dense)", whole),
+        entry_of("stem_hybrid", "ffn(gate(silu), sum(dense, token_embedding))", whole),
+        entry_of("structmoe", "ffn(gate(gelu, sum(dense, routed_low_rank(softmax_topk(top_k=1)))))", banks),
+        entry_of("swiglu_meki", "parallel(swiglu, meki)", branches),
+        entry_of("retoken", "modulated(swiglu, folded_modulator)", whole),
+        entry_of("deep_1x", "fused(ffn(gate(relu_squared)), deep_embed, multiply)", whole),
+        entry_of("deep_4x", "ffn(gate(relu_squared), deep_embed)", whole),
+        entry_of("deep_v7a", "ffn(gate(relu_squared), on_residual(deep_embed_matrix))", matrices),
+        entry_of("mole", "sum(mlp, lookup_experts)", pools),
+        entry_of("mole_trained", "mole_training", pools),
+        entry_of("product_keys", "product_key_memory(top_k=16)", keys),
+        entry_of("memory_plus", "ffn(gate(silu), product_key_memory(top_k=16))", keys),
+        entry_of("peer", "peer(top_k=16)", keys),
+        entry_of("l3", "sum(named(dense, 'mix_input'), l3_memory)", ranges),
+        entry_of("engram", "engram", beside_x),
+        entry_of("longcat", "longcat_embedding(terms=7)", beside_x),
+        entry_of("mort", "modulated(swiglu, modulator_pool(num_layers=28), add)", pools),
+        entry_of("moe", "mixture(softmax_topk(top_k=2), swiglu)", experts),
     };
     // clang-format on
-#undef COMPARED
+    block_shape any = whole;
+    any.experts = any.rank = 16;
+    any.heads = 4;
+    any.inner.fill(std::max<std::size_t>(d / 2, 1));
+    for (const std::string& text : asked)
+        all.push_back(entry_of("layer " + std::to_string(&text - asked.data() + 1), text, any));
+    return all;
 }
 
 // Bytes of the layers, at so many bytes a number. Packed weights are padded to whole panels: a fiftieth, at most.
@@ -426,10 +428,9 @@ int run(const arguments& args) {
     std::size_t most_ids = args.vocab;
     if (!args.layer_file.empty()) {
         trained = tiffin::io::safetensors_file::open(args.layer_file).or_throw();
-        with_block_of(*trained, [&](const auto&, const tiffin::block_shape& of, const char*, const auto&) {
-            j.sizes = {fs::path(args.layer_file).filename().string(), of.d_model, of.d_ff};
-            if (of.vocab != 0) most_ids = std::min(most_ids, of.vocab);
-        });
+        const tiffin::block_shape of = block_of(*trained).sizes;
+        j.sizes = {fs::path(args.layer_file).filename().string(), of.d_model, of.d_ff};
+        if (of.vocab != 0) most_ids = std::min(most_ids, of.vocab);
         if (most_ids < 256)
             throw std::runtime_error(args.layer_file + ": has tables of " + std::to_string(most_ids) +
                                      " rows; a text needs 256, one per byte, or more");
@@ -456,47 +457,28 @@ int run(const arguments& args) {
         throw std::runtime_error("--backend cuda: takes --tables memory; rows from a file are for simd");
 
     std::array<tiffin::block_shape, 2> beside;
-    std::vector<entry> compared = layers_at(j.sizes, j.vocab, beside);
+    std::vector<entry> compared = layers_at(j.sizes, j.vocab, beside, args.compositions);
     // Weights that are not initialised here: one row more, behind SwiGLU's.
     double given_bytes = 0;
-    const auto add_given = [&](std::string name, std::string composition, const auto& block,
-                               const tiffin::block_shape& sizes, const tiffin::weights& tensors,
-                               const std::vector<tiffin::block_shape>& parts = {}) {
-        const auto make = [=, &tensors](const job& of, const std::string& n, const std::string& c,
-                                        const report& r) {
-            tiffin::block_shape of_parts = sizes;
-            if (!parts.empty()) of_parts.parts = parts.data();
-            return make_contender(of, n, c, block, of_parts, r, &tensors);
-        };
-        tiffin::block_shape of_parts = sizes;
-        if (!parts.empty()) of_parts.parts = parts.data();
-        compared.insert(compared.begin() + 1,
-                        {std::move(name), std::move(composition), tiffin::cost(of_parts, block), make});
-        given_bytes += 4 * compared[1].cost.parameters;  // what was read
+    const auto add_given = [&](const std::string& name, const block_of_file& of,
+                               const tiffin::weights& tensors) {
+        tiffin::block_shape sizes = of.sizes;
+        if (!of.parts.empty()) sizes.parts = of.parts.data();
+        entry given = entry_of(name, of.composition, sizes);
+        given.make = [=, &tensors](const job& in, const std::string& n, const std::string& c,
+                                   const report& r) { return make_contender(in, n, c, sizes, r, &tensors); };
+        given_bytes += 4 * given.cost.parameters;  // what was read
+        compared.insert(compared.begin() + 1, std::move(given));
     };
-    if (trained)
-        with_block_of(
-            *trained, [&](const auto& block, const tiffin::block_shape& sizes, const std::string& composition,
-                          const std::vector<tiffin::block_shape>& parts) {
-                add_given("trained", "the file's " + composition, block, sizes, trained->tensors(), parts);
-            });
+    block_of_file given;
+    if (trained) {
+        given = block_of(*trained);
+        add_given("trained", given, trained->tensors());
+    }
     if (model) {
-        const auto as = [&](std::string composition, const auto& block) {
-            add_given(std::string(model->architecture()), std::move(composition), block,
-                      {.d_model = j.sizes.d_model, .d_ff = j.sizes.d_ff}, real.tensors);
-        };
-        const std::string phi = real.options["activation"];
-        if (real.options["block"] == "mlp") {
-            as("the model's ffn<gate<gelu>, none>", tiffin::mlp{});
-        } else if (phi == "silu") {
-            as("the model's ffn<gate<silu>, dense>", tiffin::swiglu{});
-        } else {
-            gated_ffn block;
-            tiffin::io::layer_options options(real.options);
-            if (const tiffin::status s = options.read("activation", block.hidden.gate.phi); !s)
-                throw std::runtime_error(model->label() + ": " + s.failure().message());
-            as("the model's ffn<gate<" + phi + ">, dense>", block);
-        }
+        given = {tiffin::io::composition_of(real).or_throw(),
+                 {.d_model = j.sizes.d_model, .d_ff = j.sizes.d_ff}};
+        add_given(std::string(model->architecture()), given, real.tensors);
     }
     const double cache = args.cache_mib > 0 ? static_cast<double>(args.cache_mib << 20)
                                             : static_cast<double>(last_level_cache_bytes());
@@ -512,7 +494,7 @@ int run(const arguments& args) {
             if (fits()) break;
             if (smaller.d_model * smaller.d_ff >= j.sizes.d_model * j.sizes.d_ff) continue;
             j.sizes = smaller;
-            compared = layers_at(j.sizes, j.vocab, beside);
+            compared = layers_at(j.sizes, j.vocab, beside, args.compositions);
             plan = plan_at(compared, j, cache, 0, usable);
         }
         const std::string sentence = asked + " needs " + scaled(needed) +
@@ -585,10 +567,25 @@ int main(int argc, char** argv) {
                    "GGUF file, or a checkpoint's folder: its layer as one row more, and the shape of that")
         ->check(not_empty())
         ->excludes("--shape");
-    app.add_option("--layer", args.layer, "Layer of the model, from 0 on")
-        ->check(in_range(layer_numbers))
-        ->needs("--model")
-        ->capture_default_str();
+    app.add_option_function<std::vector<std::string>>(
+        "--layer",
+        [&](std::vector<std::string> all) {
+            for (std::string& one : all) {
+                if (one.find_first_not_of("0123456789") != std::string::npos) {
+                    args.compositions.push_back(one);
+                } else if (args.model.empty()) {
+                    throw CLI::ValidationError("--layer " + one, "the number of a layer needs --model");
+                } else if (const std::string wrong = CLI::Validator(in_range(layer_numbers))(one);
+                           !wrong.empty()) {
+                    throw CLI::ValidationError("--layer", wrong);
+                } else {
+                    args.layer = static_cast<std::size_t>(std::stoul(one));
+                }
+            }
+        },
+        "A composition as text, as one row more, at 16 experts of rank 16: \"mixture(softmax_topk(top_k=2), "
+        "stem)\".\n"
+        "It may be given again. A number: layer of the model, from 0 on (default: 0)");
     app.add_option(
            "--layer-file", args.layer_file,
            "Layer file (examples/train writes them): its block as one row more, and the shape of that")

@@ -67,9 +67,8 @@ inline std::vector<std::int32_t> ranges_of(std::size_t vocab, const tiffin::bloc
     return made;
 }
 
-template <class Block>
-initialised initialise(const Block& block, const tiffin::block_shape& sizes,
-                       const tiffin::executor_ref& execute) {
+inline initialised initialise(const tiffin::plan_node& block, const tiffin::block_shape& sizes,
+                              const tiffin::executor_ref& execute) {
     initialised made;
     std::uint64_t seed = 1;
     for (const auto& [name, t] : tiffin::tensors_needed(block, sizes)) {

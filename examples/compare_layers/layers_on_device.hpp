@@ -1,12 +1,12 @@
 // The layers compared, on a CUDA device, for a program that a CUDA compiler need not read.
 #pragma once
 
-#include <tiffin/layers.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 // Copies of one layer that together exceed the device's cache, and the text's activations and ids there.
@@ -35,6 +35,6 @@ struct device_job {
     std::size_t batch;
 };
 
-// Throws tiffin::error. Made for the blocks of the list at the end of layers_on_device.cu.
-template <class Block>
-std::unique_ptr<layers_on_device> make_layers_on_device(const Block& block, const device_job& job);
+// The layer that a text names. Throws where it is none of the list at the end of layers_on_device.cu.
+std::unique_ptr<layers_on_device> make_layers_on_device(const std::string& composition,
+                                                        const device_job& job);
