@@ -32,7 +32,7 @@ namespace {
 
 struct arguments {
     std::string layer, input, output;  // of --model: INPUT and OUTPUT alone
-    std::string gradients;
+    std::string gradients, composition;
     std::string model;
     std::optional<std::size_t> model_layer;
     std::string backend = "simd";
@@ -246,13 +246,17 @@ std::string run(arguments args) {
     tiffin::io::unfinished_file output = begin_output(args.output);
     const auto open = [&]() -> tiffin::result<tiffin::any_layer> {
         if (!args.model.empty()) return open_model_layer(args, execute);
-        if (args.backend == "reference") return tiffin::io::open_layer(args.layer, tiffin::reference{});
-        if (args.backend == "eigen") return tiffin::io::open_layer(args.layer, tiffin::eigen{});
+        if (args.backend == "reference")
+            return tiffin::io::open_layer(args.layer, tiffin::reference{}, args.composition);
+        if (args.backend == "eigen")
+            return tiffin::io::open_layer(args.layer, tiffin::eigen{}, args.composition);
 #if defined(TIFFIN_EXAMPLE_CUDA)
-        if (args.backend == "cuda") return tiffin::io::open_layer(args.layer, device_backend{weights});
+        if (args.backend == "cuda")
+            return tiffin::io::open_layer(args.layer, device_backend{weights}, args.composition);
 #endif
         return tiffin::io::open_layer(
-            args.layer, simd_of_any_format{{weights}, tables_of(args), {!args.exact_activations}});
+            args.layer, simd_of_any_format{{weights}, tables_of(args), {!args.exact_activations}},
+            args.composition);
     };
     const auto layer = open();
     if (!layer) return layer.failure().message();
@@ -351,6 +355,11 @@ int main(int argc, char** argv) {
         "--gradients", args.gradients,
         "Safetensors file to write: the gradients of sum(y dy), dy F32 (T, d_model) of INPUT: dx, one by\n"
         "the name of each tensor, and of tables <name>.ids and <name>.rows (reference and simd)");
+    app.add_option("--composition", args.composition,
+                   "What the block is, in place of the options in LAYER: \"ffn(gate(silu), sum(dense, "
+                   "token_embedding))\"")
+        ->excludes("--gradients")
+        ->excludes("--model");
     app.add_option("--threads", args.threads, "Threads")
         ->check(in_range(thread_counts))
         ->capture_default_str();

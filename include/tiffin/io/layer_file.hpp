@@ -26,16 +26,20 @@ result<any_layer> load_layer(std::shared_ptr<const safetensors_file> file, const
 
 // Maps a layer file and prepares its block: for files whose kind is known only at run time. What the backend reads in
 // place (see prepare()), tables above all, stays in the file: of them no more is read than the rows that calls ask for.
+// `composition`, where it is given, says what the block is in place of the file's metadata: see compose().
 // Precondition: that of file_mapping, as long as the layer lives.
 // Errors: those of safetensors_file::map and of load_layer, with the file's path before the rest.
 //
 //     auto layer = tiffin::io::open_layer("layer.safetensors", tiffin::simd{});
 template <class Backend>
-result<any_layer> open_layer(const std::filesystem::path& path, const Backend& backend) {
+result<any_layer> open_layer(const std::filesystem::path& path, const Backend& backend,
+                             const std::string& composition = {}) {
     auto file = safetensors_file::map(path);
     if (!file) return file.failure();
     auto shared = std::make_shared<const safetensors_file>(*std::move(file));
-    auto loaded = load_layer(shared, backend);
+    described_layer described{shared->metadata(), shared->tensors(), shared};
+    if (!composition.empty()) described.options = {{"composition", composition}};
+    auto loaded = load_layer(described, backend);
     if (loaded) return loaded;
     // The place of the failure is cut here already: an endless name would leave no room for what is wrong.
     const failure& f = loaded.failure();
