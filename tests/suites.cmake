@@ -55,7 +55,7 @@ tiffin_suite(router/router
 tiffin_suite(router/row_router O0
              TESTS router/row_choice.hpp router/product_keys.hpp router/row_range.hpp)
 tiffin_suite(format/format
-             ARM TESTS format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
+             ARM TESTS format/concepts.hpp format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
                        format/any_format.hpp format/number_format.hpp dtype.hpp tensor.hpp)
 tiffin_suite(format/given_formats
              ARM TESTS format/given_format.hpp format/q4_1.hpp format/q5_0.hpp format/q5_1.hpp format/q2_k.hpp
@@ -189,7 +189,7 @@ tiffin_suite(table/writable_rows
 tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
                            io/parallel_reads.hpp io/open_file.hpp)
-tiffin_suite(table/gathered_rows O0 HEAVY THREADS)
+tiffin_suite(call/gathered_rows O0 HEAVY THREADS)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
 tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)

@@ -1,8 +1,8 @@
 // A block's tables in memory, and the same rows as they come with each call.
 #pragma once
 
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>

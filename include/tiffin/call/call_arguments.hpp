@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tiffin/call/carried_residuals.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/router/selection.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/view.hpp>
 
 #include <concepts>

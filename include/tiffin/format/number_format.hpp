@@ -3,8 +3,8 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/repacked.hpp>
-#include <tiffin/grammar/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>

@@ -3,11 +3,11 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/plan/lower.hpp>
 #include <tiffin/reference/scalar_numbers.hpp>
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/router/selection.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/executor/fork_mark.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // The two calls by which a table's rows are read while something else is computed.
 #pragma once
 
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/table/background_reads.hpp>
 #include <tiffin/table/distinct_ids.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
 // The rows of a stack of layers: those of the next layers are read while one computes.
 #pragma once
 
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/table/background_reads.hpp>
 #include <tiffin/table/distinct_ids.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/writable_rows.hpp>
 #include <tiffin/train/learning_rows.hpp>
 

@@ -3,9 +3,9 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/router/selection.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>

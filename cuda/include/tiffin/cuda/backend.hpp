@@ -9,6 +9,7 @@
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cuda/call_checks.hpp>
 #include <tiffin/cuda/device.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <algorithm>
 #include <cstddef>

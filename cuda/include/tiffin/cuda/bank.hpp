@@ -4,6 +4,7 @@
 #include <tiffin/cuda/grouping.hpp>
 #include <tiffin/cuda/tiled_product.hpp>
 #include <tiffin/cuda/uploads.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <cstddef>
 #include <cstdint>

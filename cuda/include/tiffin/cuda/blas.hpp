@@ -3,6 +3,7 @@
 
 #include <tiffin/cuda/runtime.hpp>
 #include <tiffin/format/bf16.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/f16.hpp>
 #include <tiffin/format/f32.hpp>
 #include <tiffin/grammar/concepts.hpp>

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/cuda/numbers.hpp>
 #include <tiffin/cuda/runtime.hpp>
-#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/view.hpp>
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <tiffin/call/call_checks.hpp>
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <concepts>
 #include <cstddef>

@@ -11,6 +11,7 @@
 #include <tiffin/cuda/row_router.hpp>
 #include <tiffin/cuda/uploads.hpp>
 #include <tiffin/cuda/values.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/source/dense.hpp>
 
 #include <concepts>

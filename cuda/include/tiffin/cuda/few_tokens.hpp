@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/cuda/values.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <array>
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include <tiffin/cuda/backend.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <algorithm>
 #include <cstddef>

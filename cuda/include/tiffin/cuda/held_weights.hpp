@@ -3,6 +3,7 @@
 
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/uploads.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // Several numbers of a row at a time: what formulas are evaluated on in a thread.
 #pragma once
 
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/scalar.hpp>
 

@@ -5,6 +5,7 @@
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/tiled_product.hpp>
 #include <tiffin/cuda/uploads.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <array>
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/cuda/grouping.hpp>
 #include <tiffin/cuda/uploads.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include <tiffin/bind/row_checks.hpp>
 #include <tiffin/cuda/router.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/router/row_choice.hpp>
 
 #include <cstddef>

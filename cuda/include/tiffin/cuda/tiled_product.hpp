@@ -4,6 +4,7 @@
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/cuda/numbers.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <cstddef>
 #include <cstdint>

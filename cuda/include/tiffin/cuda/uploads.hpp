@@ -5,6 +5,7 @@
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/cuda/blas.hpp>
 #include <tiffin/cuda/runtime.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/engine/view.hpp>
 #include <tiffin/cuda/kernels.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <cstddef>
 

@@ -5,6 +5,7 @@
 #include <tiffin/cpu/simd/amx_tile.hpp>
 #include <tiffin/cpu/simd/panel_product.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <cstddef>
 #include <type_traits>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/number_format.hpp>
 #include <tiffin/format/paired.hpp>
 #include <tiffin/grammar/concepts.hpp>

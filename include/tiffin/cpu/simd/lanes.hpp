@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/grammar/concepts.hpp>
 
 #include <xsimd/xsimd.hpp>

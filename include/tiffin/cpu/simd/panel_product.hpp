@@ -5,6 +5,7 @@
 #include <tiffin/cpu/simd/integer_tile.hpp>
 #include <tiffin/cpu/simd/tile.hpp>
 #include <tiffin/cpu/simd/unit.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <array>
 #include <concepts>

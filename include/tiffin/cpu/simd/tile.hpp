@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/cpu/simd/unit.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/f32.hpp>
 
 #include <concepts>

@@ -3,6 +3,7 @@
 
 #include <tiffin/cpu/simd/lanes.hpp>
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/concepts.hpp>
 
 #include <algorithm>
 #include <array>

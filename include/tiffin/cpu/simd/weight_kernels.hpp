@@ -5,6 +5,7 @@
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/panel_product.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/paired.hpp>
 #include <tiffin/format/repacked.hpp>
 #include <tiffin/tensor.hpp>

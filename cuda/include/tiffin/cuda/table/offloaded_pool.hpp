@@ -4,6 +4,7 @@
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/cuda/numbers.hpp>
 #include <tiffin/cuda/table/offloaded_rows.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/view.hpp>
 

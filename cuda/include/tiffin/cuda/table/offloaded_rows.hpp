@@ -1,9 +1,9 @@
 // The two calls by which the rows of a table in host memory come to the device.
 #pragma once
 
+#include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/cuda/call_checks.hpp>
 #include <tiffin/cuda/table/row_fetch.hpp>
-#include <tiffin/table/gathered_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 #include <tiffin/tensor.hpp>
 

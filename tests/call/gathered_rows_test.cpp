@@ -1,5 +1,5 @@
 // Layers whose tables' rows come with each call: to the bit what the tables in memory give.
-#include <tiffin/table/gathered_rows.hpp>
+#include <tiffin/call/gathered_rows.hpp>
 
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/eigen/eigen.hpp>
