@@ -188,7 +188,8 @@ TIFFIN_C_API tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t 
 // Errors: FILE, and those of tiffin_layer_make with the path before the rest. Cost: one read of the file, and the same.
 TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* options,
                                              tiffin_layer** layer);
-// Prepares a block of given tensors by the names that layer files have. NULL options are the defaults.
+// Prepares a block of given tensors by the names that layer files have: its kind and options, or `composition`, the text of
+// one. NULL options are the defaults.
 // Lifetime: the memory of the tensors that tiffin_layer_in_place names must outlive the layer; all other given memory,
 //   the names and the options too, may be freed.
 // Errors: OPTION for an unknown or missing block or option; MISSING_TENSOR, UNUSED_TENSOR, DUPLICATE_TENSOR, DTYPE,

@@ -131,8 +131,13 @@ static double bound_of(tiffin_backend backend, double y, double largest) {
     return backend == TIFFIN_BACKEND_REFERENCE ? ldexp(fabs(y), -24) + 1e-12 : 100 * ldexp(largest, -24);
 }
 
-static void computes(size_t d, size_t f, int stem) {
+/* `composition`: the block as text, or NULL for its kind. */
+static void computes(size_t d, size_t f, int stem, const char* composition) {
     example e = make_example(d, f, stem);
+    if (composition != NULL) {
+        e.block.key = "composition";
+        e.block.value = composition;
+    }
     double largest = 0;
     for (size_t i = 0; i < tokens * d; ++i) largest = fmax(largest, fabs(e.y[i]));
     for (tiffin_backend backend = TIFFIN_BACKEND_SIMD; backend <= TIFFIN_BACKEND_REFERENCE; ++backend) {
@@ -222,6 +227,9 @@ static void is_refused_when_prepared(void) {
 
     tiffin_block_option twice[] = {{"block", "glu"}, {"block", "mlp"}};
     CHECK(refused(tiffin_layer_make(twice, 2, e.tensors, 3, NULL, &layer), TIFFIN_ERRC_OPTION, "twice"));
+    tiffin_block_option text = {"composition", "ffn(gate(sillu), dense)"};
+    CHECK(refused(tiffin_layer_make(&text, 1, e.tensors, 3, NULL, &layer), TIFFIN_ERRC_OPTION,
+                  "'sillu' at byte 9"));
     twice[1].key = "odd";
     CHECK(refused(tiffin_layer_make(twice, 2, e.tensors, 3, NULL, &layer), TIFFIN_ERRC_OPTION, "odd"));
     twice[1].value = NULL;
@@ -574,10 +582,12 @@ int main(int argc, char** argv) {
     CHECK((amx == 0 || amx == 1) && tiffin_permit_amx() == amx);
     nothing_of_null();
     for (int stem = 0; stem < 2; ++stem) {
-        computes(24, 40, stem);
-        computes(23, 41, stem);
-        computes(1, 1, stem);
+        computes(24, 40, stem, NULL);
+        computes(23, 41, stem, NULL);
+        computes(1, 1, stem, NULL);
     }
+    computes(24, 40, 0, "ffn(gate(silu), dense)");
+    computes(39, 23, 1, "stem");
     is_refused_when_prepared();
     is_refused_when_called();
     runs_on_threads();
