@@ -1,22 +1,23 @@
-"""Layers named by a text, as run_layer --composition takes them: a parser of the grammar, and the mathematics in float64.
+"""Layers named by a text, as run_layer --composition takes them: a parser of the grammar, and the mathematics.
 
     node := name [ "(" [ arg {"," arg} ] ")" ]
     arg  := node | string | integer | name "=" (number | node)
 
-Written from docs/layers.md and docs/layer_files.md alone; run_layer_reference.py, which knows kinds of blocks and no words,
-has no part in it.  Numbers are those of run_layer_bounds.py: a float64, and a bound of the rounding errors of a computation
-in f32 and of one in double.
+Written from docs/layers.md and docs/layer_files.md alone.  run_layer_reference.py, which knows kinds of blocks and no
+words, has no part in it.  Numbers are those of run_layer_bounds.py: a float64, and a bound of the rounding errors of a
+computation in f32 and of one in double.
 
-One walk over the tree does all.  It asks for each tensor by name and shape: Composition.tensors() notes what is asked for,
-Composition.value() gives what there is.  So a shape is said once, where it is used.
+One walk over the tree does all.  It asks for each tensor by name and shape.  Composition.tensors() notes what is asked
+for; Composition.value() gives what there is.  So a shape is said once, where it is used.
 
-Rules of names and sizes, for `Place`:
-  * A leaf's tensors begin with its own name, or else with its role.  Roles are given by ffn and fused, go through all words
-    but chains (through, pre_normed, branch), and are empty at the top and in a chain: `dense` alone has `weight`.
+Names and sizes:
+  * A leaf's tensors begin with its own name, or else with its role.  Roles are given by ffn and fused.  They go through
+    all words but chains (through, pre_normed, branch), and are empty at the top and in a chain: there, `dense` has
+    `weight`.
   * A scope (experts.E., shared., base., branch.I., that of a chain) goes before all names.
-  * Each ffn has a d_ff, each chain inner widths, each router experts and each bank a rank of its own.  A part with a scope, but
-    for a chain's, has a vocabulary of its own.  Source_input, residual_input and per_layer_input have the width they have, and
-    with them what holds them.
+  * Each ffn has a d_ff of its own, each chain inner widths, each router experts, each bank a rank.  A part with a scope
+    has a vocabulary of its own, but for the parts of a chain.
+  * source_input, residual_input and per_layer_input have the width that they have, and with them what holds them.
 """
 
 import re
@@ -39,8 +40,8 @@ class Refused(Exception):
 
 
 class Misfit(Exception):
-    """A text that is sound, but no layer: a name that stands twice, a row of another width than its place, a size that no
-    tensor tells."""
+    """A text that is sound, but no layer: a name that stands twice, a row of another width than its place, a size that
+    no tensor tells."""
 
 
 class Close(Exception):
@@ -166,12 +167,17 @@ def written_out(node):
 
 
 class Sizes:
-    """What the tensors do not say by themselves; `given` is the width of per_layer_input.  The sizes that a text has several of
-    (d_ff, inner, experts, rank) change from one to the next, in the order of the walk, as `vary` says."""
+    """Sizes of a layer; `given` is the width of per_layer_input.  If `vary`, those that a text has several of (d_ff,
+    inner, experts, rank) change from one to the next in the order of the walk, and vocabularies with the part."""
 
     def __init__(self, d_model, d_ff=5, vocab=3, experts=3, rank=2, inner=4, given=3, vary=True):
         self.d_model, self.vocab, self.given, self.vary = d_model, vocab, given, vary
-        self.first = {"d_ff": (d_ff, 1, 23), "inner": (inner, 1, 13), "experts": (experts, experts, experts + 2), "rank": (rank, 1, 5)}
+        self.first = {  # the first one, the least, the most
+            "d_ff": (d_ff, 1, 23),
+            "inner": (inner, 1, 13),
+            "experts": (experts, experts, experts + 2),
+            "rank": (rank, 1, 5),
+        }
         self.begin()
 
     def begin(self):
@@ -264,16 +270,18 @@ def forced(node, input, walk):
 
 
 def reads(node):
-    """Whether a tensor of the source has an axis as wide as what it reads; of source_input another one would have to."""
+    """Whether a tensor of the source has an axis as wide as what it reads, and so tells that width."""
     if node.name in ("dense", "routed_low_rank", "mixture"):
         return True
-    if node.name in ("token_embedding", "token_modulator", "per_layer_input", "source_input", "residual_input", "on_residual"):
+    if node.name in ("token_embedding", "token_modulator", "on_residual"):
+        return False
+    if node.name.endswith("_input"):
         return False
     parts = [a for a in node.args if isinstance(a, Node)]
-    if node.name == "gate" and len(parts) == 1 or node.name == "project" and len(parts) == 1:
+    if node.name in ("gate", "project") and len(parts) == 1:
         return True  # of dense
-    if node.name in ("through", "pre_normed", "branch"):
-        return reads(parts[0]) if node.name == "through" else reads(parts[1])
+    if node.name == "through":
+        return reads(parts[0])
     if node.name == "ffn":
         parts = parts[:2]
     return any(reads(p) for p in parts)
@@ -303,7 +311,8 @@ def routed_low_rank(node, at, x, name=None):
     experts, rank = chosen.v.shape[1], at.walk.sizes.next("rank")
     a = inside.owned("lore_a.weight", (experts, rank, at.input))
     b = inside.owned("lore_b.weight", (experts, at.width, rank))
-    return total([multiply(chosen.column(e), project(project(x, a[e], slack=SLACK), b[e], slack=SLACK)) for e in range(experts)], SLACK)
+    rows = [project(project(x, a[e], slack=SLACK), b[e], slack=SLACK) for e in range(experts)]
+    return total([multiply(chosen.column(e), row) for e, row in enumerate(rows)], SLACK)
 
 
 @word
@@ -410,15 +419,16 @@ def project_(node, at, x):
 # Chains
 
 
-def chain(scopes, parts, at, x):
-    """Each part reads the row of the one before it; all but the last are as wide as they like."""
+def chain(scopes, parts, at, x, told=False):
+    """Each part reads the row of the one before it; all but the last are as wide as they like.  `told`: no tensor need
+    tell a width that is that of a row."""
     place = at.but(role="")
     for i, (scope, part) in enumerate(zip(scopes, parts)):
         if i + 1 == len(parts):
             width = at.width
         else:
             width = forced(part, place.input, at.walk)
-            if width and not reads(parts[i + 1]):
+            if width and not told and not reads(parts[i + 1]):
                 raise Misfit("nothing reads the row of part %d of a chain, nor tells its width" % i)
             width = width or at.walk.sizes.next("inner")
         place = Place(at.walk, at.prefix + scope, "", place.input, width, at.vocab)
@@ -452,7 +462,7 @@ def ffn(node, at, x):
 @word
 def pre_normed(node, at, x):
     before = Node("normed", [node.args[0], Node("source_input"), Quoted("pre_norm")])
-    return chain(["", ""], [before, node.args[1]], at, x)
+    return chain(["", ""], [before, node.args[1]], at, x, told=True)
 
 
 @word

@@ -287,6 +287,9 @@ TEST_CASE("compose: what is wrong, and where") {
     refused("normed(rms(eps=all), dense)", "'rms' at byte 7 has eps=all, which this option cannot be");
     refused("moe(stem, top_k=-1)", "'softmax_topk' at byte 0 has top_k=-1, which this option cannot be");
     refused("moe(stem, top_k=1.5)", "'softmax_topk' at byte 0 has top_k=1.5, which this option cannot be");
+    refused("normed(rms(eps=1, eps=2), dense)", "'rms' at byte 7 has option 'eps' twice");
+    refused("moe(stem, top_k=1, top_k=1)", "'moe' at byte 0 has option 'top_k' twice");
+    refused("normed(unweighted(rms(eps=1), eps=2), dense)", "'unweighted' at byte 7 has option 'eps' twice");
     refused("gate(3)", "has a number for an argument at byte 5");
     refused("mixture(product_keys, stem)", "'mixture' at byte 0 has a router that chooses rows");
     refused("routed_low_rank(row_range)", "'routed_low_rank' at byte 0 has a router that chooses rows");

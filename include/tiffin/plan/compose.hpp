@@ -96,6 +96,7 @@ private:
     }
 
     result<composed_text> of_line(const policy_line& line, text_node of, std::size_t depth) {
+        if (status s = check_options(of); !s) return s.failure();
         const policy_form& first = *line.forms.front();
         const plan_uses uses = uses_of(first.lower(first.make().get()), first);
         std::vector<composed_text> given;

@@ -49,6 +49,13 @@ inline void take_options(text_node& from, std::vector<text_argument>& to) {
         if (auto* const node = std::get_if<text_node>(&a.value)) take_options(*node, to);
 }
 
+inline status check_options(const text_node& of) {
+    for (const text_argument& a : of.arguments)
+        if (!a.option.empty() && option_of(of, a.option) != &a)
+            return wrong_at(of, "has option ", detail::in_quotes(a.option), " twice");
+    return {};
+}
+
 // A text of a list. Precondition: it is one.
 inline text_argument listed_text(std::string_view text) {
     auto parsed = parse_text("of(" + std::string(text) + ")");
@@ -91,6 +98,7 @@ public:
     written_alias(const policy_line& line, const text_node& given) : line_(line), given_(given) {}
 
     result<text_node> write() {
+        if (status s = check_options(given_); !s) return s.failure();
         auto body = std::get<text_node>(listed_text(line_.body).value);
         std::size_t count = 0;
         count_places(body, count);
