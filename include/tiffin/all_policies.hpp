@@ -26,8 +26,7 @@ inline constexpr policies activations_fusions_norms{
     policy<multiply>("multiply"), policy<add>("add"),
     policy<l2>("l2"), policy<rms>("rms"), policy<rms_cast_first>("rms_cast_first"), policy<rms_one_plus>("rms_one_plus"),
     policy<memory_norm>("memory_norm"), policy<no_norm>("no_norm"),
-    policy<unweighted<rms>>("unweighted(rms)"), policy<unweighted<rms_cast_first>>("unweighted(rms_cast_first)"),
-    policy<unweighted<rms_one_plus>>("unweighted(rms_one_plus)")};
+    policy<unweighted<rms>>("unweighted(rms)"), policy<unweighted<rms_cast_first>>("unweighted(rms_cast_first)")};
 
 inline constexpr policies routers{
     policy<softmax_topk>("softmax_topk"), policy<softmax_topk_renorm>("softmax_topk_renorm"),
@@ -116,8 +115,8 @@ inline constexpr policies layers{
                  "ffn(gate(gelu, named(dense, 'up_proj')), routed_low_rank(softmax_topk(top_k=_top_k)))"),
     policy_alias("structmoe_post",
                  "ffn(gate(gelu, named(dense, 'up_proj')), routed_low_rank(softmax_topk(top_k=_top_k)), add)"),
-    policy_alias("structmoe_down", "ffn(gate(gelu), none, multiply, project(no_norm, sum(dense, "
-                                   "routed_low_rank(softmax_topk(top_k=_top_k)))))"),
+    policy_alias("bank_beside_down", "project(no_norm, sum(dense, routed_low_rank(softmax_topk(top_k=_top_k))))"),
+    policy_alias("structmoe_down", "ffn(gate(gelu), none, multiply, bank_beside_down(top_k=_top_k))"),
     policy_alias("memory_output", "project(memory_norm(eps=_eps), named(dense, 'out_proj'))"),
     policy_alias("meki", "ffn(gate(sigmoid), memory_injection, add, memory_output)"),
     policy_alias("meki_mul_sigmoid", "ffn(gate(sigmoid), memory_injection, multiply, memory_output)"),

@@ -400,7 +400,7 @@ def norm(node, x, at, name, other_eps=()):
     row = rms(x, eps)
     if not weighted:
         if kind.name == "rms_one_plus":
-            raise ValueError("unweighted(rms_one_plus): no page says what it is")
+            raise ValueError("unweighted(rms_one_plus) is no norm")
         return row
     w = Num(at.owned(name + ".weight", (at.width,)))
     return multiply(row, add(Num(np.ones(at.width)), w) if kind.name == "rms_one_plus" else w)

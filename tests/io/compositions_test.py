@@ -26,8 +26,8 @@ Scores of a router that rounding may exchange make a draw void, and so do rows o
 norm reads.  The numbers are then drawn again, up to 20 times; the text is a failure if none of them serves.  The last
 line counts void draws.
 
-Not tested because open: `unweighted(rms_one_plus)`, of which no page says whether its weight or its factor is 1; rows as
-wide as x or per_layer_input inside a chain whose width no tensor tells: through('', source_input, token_embedding).
+Not tested because open: rows as wide as x or per_layer_input inside a chain, where no tensor tells that width:
+through('', source_input, token_embedding).
 """
 
 import argparse

@@ -9,6 +9,10 @@ TIFFIN_BEGIN
 //   scale of the modulator stands in the weight's place.
 template <norm_policy Norm>
 struct unweighted : Norm {
+    static_assert(
+        !requires { Norm::neutral_weight; },
+        "tiffin: unweighted<Norm>: this norm adds its weight to 1; without it, it is another norm: write "
+        "unweighted<rms>");
     static constexpr bool weighted = false;
 };
 

@@ -101,7 +101,8 @@ private:
         const plan_uses uses = uses_of(first.lower(first.make().get()), first);
         std::vector<composed_text> given;
         if (line.word == of.name) {
-            if (status s = add_defaults(of, line, uses.count); !s) return s.failure();
+            if (status s = add_defaults(of, line, uses.count, static_cast<bool>(uses.of(uses.count))); !s)
+                return s.failure();
             if (count_arguments(of) > uses.count && !uses.of(uses.count))
                 return wrong_at(of, "has ", count_arguments(of), " arguments; it takes ", uses.count);
             for (text_argument& a : of.arguments) {
@@ -210,7 +211,7 @@ private:
         }
         return {};
     }
-    // A node with all its arguments and options. A word that is a text keeps what it has.
+    // A node with all its arguments and options; those of a word that is a text belong to the last policy in it.
     static text_node canonical(const policy_form& form, const void* object, const text_node& of,
                                const std::vector<composed_text>& given) {
         text_node all{of.name, {}, of.position};
@@ -218,7 +219,10 @@ private:
         if (given.empty())
             for (const text_argument& a : of.arguments)
                 if (a.option.empty()) all.arguments.push_back(a);
-        for (const policy_option& option : form.options) all.arguments.push_back(option.get(object));
+        text_node* innermost = &all;
+        while (given.empty() && !innermost->arguments.empty())
+            innermost = &std::get<text_node>(innermost->arguments.front().value);
+        for (const policy_option& option : form.options) innermost->arguments.push_back(option.get(object));
         return all;
     }
 

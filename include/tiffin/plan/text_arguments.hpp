@@ -62,12 +62,13 @@ inline text_argument listed_text(std::string_view text) {
     return parsed ? std::move(parsed->arguments.at(0)) : text_argument{};
 }
 
-// Gives a node the arguments that it leaves out. `count`: how many there are.
-inline status add_defaults(text_node& to, const policy_line& line, std::size_t count) {
+// Gives a node the arguments that it leaves out. `count`: how many there are; `is_open`: or more.
+inline status add_defaults(text_node& to, const policy_line& line, std::size_t count, bool is_open = false) {
     const std::size_t needed = count - std::min(line.defaults.count, count);
     std::size_t have = count_arguments(to);
     if (have < needed)
-        return wrong_at(to, "has ", have, " arguments; it takes ", needed, needed == count ? "" : " or more");
+        return wrong_at(to, "has ", have, " arguments; it takes ", needed,
+                        needed == count && !is_open ? "" : " or more");
     for (; have < count; ++have) {
         text_argument added = listed_text(line.defaults.texts[have - needed]);
         added.position = to.position;
