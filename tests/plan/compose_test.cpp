@@ -293,6 +293,10 @@ TEST_CASE("compose: what is wrong, and where") {
     refused("gate(3)", "has a number for an argument at byte 5");
     refused("mixture(product_keys, stem)", "'mixture' at byte 0 has a router that chooses rows");
     refused("routed_low_rank(row_range)", "'routed_low_rank' at byte 0 has a router that chooses rows");
+    refused("routed_embedding(gated_rows(softmax_topk, row_softmax), chosen_rows('v'))",
+            "'gated_rows' at byte 17 gates the rows that a router of rows chooses");
+    refused("routed_embedding(gated_rows(hash, row_softmax), chosen_rows('v'))",
+            "'gated_rows' at byte 17 gates the rows that a router of rows chooses");
     refused("routed_embedding(hash, dense)",
             "'dense' at byte 23 is a source; argument 2 of 'routed_embedding' is a tensor");
     refused("named(stem, 'x')", "'named' at byte 0 names a source that has parts");

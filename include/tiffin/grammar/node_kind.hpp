@@ -217,6 +217,14 @@ struct kind_of_source {
         if constexpr (requires { S::scope(0); }) k.scope = S::scope;
         k.argument = use_of<S>();
         k.policy = policy_use_of<S>();
+        // A node made of a text has the policy in the place of the source.
+        static_assert(
+            !policy_use_of<S>() || is_policy_of_values<S> || is_sum_of_values<S> || has_role<S, row_role>,
+            "tiffin: a source whose policy a text names has no formula of its own; list it once for "
+            "each policy");
+        static_assert(
+            !policy_use_of<S>() || !requires(const S& s) { s.check(); },
+            "tiffin: a source whose policy a text names has no check(); list it once for each policy");
         k.row_gate = row_gate_use_of<S>();
         if constexpr (requires(const S& s) {
                           { s.check() } -> std::same_as<status>;

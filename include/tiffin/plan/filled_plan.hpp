@@ -198,12 +198,13 @@ private:
                 if (detail::multiplies_input(node.parts[i]))
                     return refused(
                         "has a product as a factor of its gate, whose row is not known before the gate; "
-                        "write "
-                        "through(\"\", source_input, ...)");
+                        "write through(\"\", source_input, ...)");
         const bool chooses_rows =
             kind.router == detail::router_kind::keys || kind.router == detail::router_kind::ranges;
         if (chooses_rows && (kind.role == mixture || kind.has(tensor_kind::low_rank_in)))
             return refused("has a router that chooses rows of a table, and no experts");
+        if (kind.row_gate && !chooses_rows)
+            return refused("gates the rows that a router of rows chooses, and this one chooses none");
         if (detail::values_held(node) > most_values)
             return refused(
                 "holds more than 32 values at a time; put a sum, or a part that comes first, in another "

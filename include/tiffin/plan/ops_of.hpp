@@ -169,10 +169,6 @@ constexpr ops_for<Numbers> describe_ops() noexcept {
     static_assert(values_held<S>() <= most_values,
                   "tiffin: a formula holds more than 32 values at a time; put a sum, or a part that comes "
                   "first, in another order");
-    static_assert(
-        !routed_source<S> || !detail::kind_of<S>.policy || detail::is_sum_of_values<S>,
-        "tiffin: a source whose router a text names has no formula but the sum of its values; list it "
-        "once for each router");
     ops_for<Numbers> ops;
     if constexpr (requires { Numbers::template role<detail::role_of<S>()>; })
         ops.role = Numbers::template role<detail::role_of<S>()>;
