@@ -151,7 +151,7 @@ tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp 
 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
-tiffin_suite(plan/op TESTS plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
+tiffin_suite(plan/op TESTS grammar/parts_apart.hpp plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
 tiffin_suite(plan/text O0)
 tiffin_suite(plan/compose O0
              TESTS all_policies.hpp grammar/arguments.hpp grammar/option.hpp plan/composition.hpp plan/filled_plan.hpp

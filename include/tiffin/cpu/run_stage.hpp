@@ -83,7 +83,7 @@ stage<Machine>::stage(const plan_node& node, const bound_node& bound, const sour
 template <class Machine>
 void stage<Machine>::find_weights(const plan_node& node, const bound_node& bound,
                                   std::vector<const tensor_view*>& to) {
-    if (!detail::parts_apart(node))
+    if (!detail::parts_apart(*node.kind))
         for (std::size_t i = 0; i < node.parts.size(); ++i) find_weights(node.parts[i], bound.parts[i], to);
     for (std::size_t i = 0; i < bound.tensors.size(); ++i)
         if (node.kind->tensors[i].kind == tensor_kind::projection) to.push_back(&bound.tensors[i]);
@@ -99,7 +99,7 @@ void stage<Machine>::keep(const plan_node& node, const bound_node& bound, const 
         return;
     }
     node_state state;
-    const bool apart = detail::parts_apart(node);
+    const bool apart = detail::parts_apart(*node.kind);
     if (apart)
         role == node_role::row_norm ? leave(node.parts[0], bound.parts[0], sizes, state, how)
                                     : leave(node, bound, sizes, state, how);

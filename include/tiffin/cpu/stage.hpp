@@ -76,7 +76,7 @@ class chain;
 inline const plan_node* last_chain_of(const plan_node& node) noexcept {
     using detail::node_role;
     if (node.kind->role == node_role::chain) return &node;
-    if (detail::parts_apart(node) || node.kind->role == node_role::row_norm) return nullptr;
+    if (detail::parts_apart(*node.kind) || node.kind->role == node_role::row_norm) return nullptr;
     const plan_node* last = nullptr;
     for (std::size_t i = node.kind->role == node_role::row_dot ? 2 : 0; i < node.parts.size(); ++i)
         if (const plan_node* const found = last_chain_of(node.parts[i])) last = found;

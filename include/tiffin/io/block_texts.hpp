@@ -1,6 +1,7 @@
 // The blocks of layer files that have no block inside, as texts of compositions.
 #pragma once
 
+#include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/piece.hpp>
 #include <tiffin/plan/text.hpp>
@@ -74,6 +75,31 @@ struct described_block {
         return {};
     }
 };
+
+// What tensors of a mixture's experts begin with, of which there have to be as many as the option says.
+inline result<std::string> experts_prefix(const described_block& of) {
+    std::size_t count = 0;
+    if (status s = of.read_needed("num_experts", "", count); !s) return s.failure();
+    const std::string prefix = of.at.tensors + "experts.";
+    const std::size_t found = tiffin::detail::numbered_parts(of.given, prefix);
+    if (found < count)
+        return failure(errc::missing_tensor, prefix + std::to_string(found), "missing; num_experts is ",
+                       count);
+    for (const weights::entry& e : of.given.entries())
+        if (found > count && e.name.starts_with(prefix + std::to_string(found - 1) + "."))
+            return failure(errc::unused_tensor, e.name, "given, but num_experts is ", count);
+    return prefix;
+}
+// The map of a hash mixture says how many experts a token has; an option may say it again.
+inline status check_map(const described_block& of) {
+    std::size_t top_k = 0;
+    if (status s = of.read("top_k", top_k); !s) return s;
+    const tensor_view* const map = of.given.find(of.at.tensors + "hash_map");
+    const std::size_t columns = map != nullptr && map->shape.rank() == 2 ? map->shape[1] : 1;
+    if (top_k == 0 || map == nullptr || top_k == columns) return {};
+    return failure(errc::option, of.at.keys + "top_k", "is ", top_k, "; ", of.at.tensors,
+                   "hash_map gives a token ", columns);
+}
 
 // A gate with an activation, in whatever composition it stands.
 inline result<std::string> gated_text(const described_block& of, std::string_view usual,

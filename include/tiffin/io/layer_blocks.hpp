@@ -1,8 +1,8 @@
 // The blocks of layer files for what runs types and no plans: training, devices. (All others: layer_text.hpp.)
 #pragma once
 
-#include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/call/prepare.hpp>
+#include <tiffin/io/block_texts.hpp>
 #include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/memory_blocks.hpp>
@@ -118,21 +118,11 @@ private:
             return hidden.phi;
     }
 
-    // A mixture's experts, all of one kind, and how many of them there have to be.
+    // A mixture's experts, all of one kind.
     result<block> experts(const place& at) {
-        std::size_t count = 0;
-        if (!options_.has(at.keys + "num_experts"))
-            return failure(errc::option, at.keys + "num_experts", "missing from __metadata__");
-        if (status s = options_.read(at.keys + "num_experts", count); !s) return s.failure();
-        const std::string prefix = at.tensors + "experts.";
-        const std::size_t found = tiffin::detail::numbered_parts(given_, prefix);
-        if (found < count)
-            return failure(errc::missing_tensor, prefix + std::to_string(found), "missing; num_experts is ",
-                           count);
-        for (const weights::entry& e : given_.entries())
-            if (found > count && e.name.starts_with(prefix + std::to_string(found - 1) + "."))
-                return failure(errc::unused_tensor, e.name, "given, but num_experts is ", count);
-        return build(prefix + "0.", at.keys + "expert.");
+        auto prefix = experts_prefix({options_, given_, at});
+        if (!prefix) return prefix.failure();
+        return build(*prefix + "0.", at.keys + "expert.");
     }
     template <class Router>
     result<block> mixture_of(const place& at, const Router& router) {
@@ -151,15 +141,8 @@ private:
         if (status s = options_.read(at.keys + "top_k", router.top_k); !s) return s.failure();
         return mixture_of(at, router);
     }
-    // The map says how many experts a token has; an option may say it again.
     result<block> hash_moe(const place& at) {
-        std::size_t top_k = 0;
-        if (status s = options_.read(at.keys + "top_k", top_k); !s) return s.failure();
-        const tensor_view* const map = given_.find(at.tensors + "hash_map");
-        const std::size_t columns = map != nullptr && map->shape.rank() == 2 ? map->shape[1] : 1;
-        if (top_k != 0 && map != nullptr && top_k != columns)
-            return failure(errc::option, at.keys + "top_k", "is ", top_k, "; ", at.tensors,
-                           "hash_map gives a token ", columns);
+        if (status s = check_map({options_, given_, at}); !s) return s.failure();
         return mixture_of(at, hash{});
     }
 

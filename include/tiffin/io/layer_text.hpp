@@ -1,7 +1,6 @@
 // What the composition of a layer file is, as a text: its `composition`, or that of its `block` and options.
 #pragma once
 
-#include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/io/block_texts.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/router/any_router.hpp>
@@ -85,19 +84,11 @@ private:
         return Text(of);
     }
 
-    // A mixture's experts, all of one kind, and how many of them there have to be.
+    // A mixture's experts, all of one kind.
     result<std::string> experts(const block& of) {
-        std::size_t count = 0;
-        if (status s = of.read_needed("num_experts", "", count); !s) return s.failure();
-        const std::string prefix = of.at.tensors + "experts.";
-        const std::size_t found = tiffin::detail::numbered_parts(given_, prefix);
-        if (found < count)
-            return failure(errc::missing_tensor, prefix + std::to_string(found), "missing; num_experts is ",
-                           count);
-        for (const weights::entry& e : given_.entries())
-            if (found > count && e.name.starts_with(prefix + std::to_string(found - 1) + "."))
-                return failure(errc::unused_tensor, e.name, "given, but num_experts is ", count);
-        return read({prefix + "0.", of.at.keys + "expert."});
+        auto prefix = detail::experts_prefix(of);
+        if (!prefix) return prefix;
+        return read({*prefix + "0.", of.at.keys + "expert."});
     }
     result<std::string> mixture(const block& of, const std::string& router) {
         auto expert = experts(of);
@@ -115,15 +106,8 @@ private:
         if (status s = of.read("top_k", top_k); !s) return s.failure();
         return mixture(of, detail::text_of(order, "(top_k=", top_k, ")"));
     }
-    // The map says how many experts a token has; an option may say it again.
     result<std::string> hash_moe(const block& of) {
-        std::size_t top_k = 0;
-        if (status s = of.read("top_k", top_k); !s) return s.failure();
-        const tensor_view* const map = given_.find(of.at.tensors + "hash_map");
-        const std::size_t columns = map != nullptr && map->shape.rank() == 2 ? map->shape[1] : 1;
-        if (top_k != 0 && map != nullptr && top_k != columns)
-            return failure(errc::option, of.at.keys + "top_k", "is ", top_k, "; ", of.at.tensors,
-                           "hash_map gives a token ", columns);
+        if (status s = detail::check_map(of); !s) return s.failure();
         return mixture(of, "hash");
     }
 

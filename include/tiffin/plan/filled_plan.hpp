@@ -195,7 +195,7 @@ private:
         const detail::node_kind& kind = *node.kind;
         if (kind.role == row_dot)
             for (std::size_t i = 0; i < 2; ++i)
-                if (detail::multiplies_input(node.parts[i]))
+                if (detail::multiplies_input(*kind.parts[i].kind))
                     return refused(
                         "has a product as a factor of its gate, whose row is not known before the gate; "
                         "write through(\"\", source_input, ...)");
@@ -205,7 +205,7 @@ private:
             return refused("has a router that chooses rows of a table, and no experts");
         if (kind.row_gate && !chooses_rows)
             return refused("gates the rows that a router of rows chooses, and this one chooses none");
-        if (detail::values_held(node) > most_values)
+        if (detail::values_held(kind) > most_values)
             return refused(
                 "holds more than 32 values at a time; put a sum, or a part that comes first, in another "
                 "order");

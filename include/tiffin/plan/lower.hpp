@@ -4,7 +4,6 @@
 #include <tiffin/grammar/node_kind.hpp>
 #include <tiffin/plan/ops_of.hpp>
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <memory>
@@ -38,41 +37,6 @@ struct plan_node {
         return top_k == every_expert ? experts : top_k;
     }
 };
-
-namespace detail {
-
-inline bool multiplies_input(const plan_node& node) noexcept;
-
-// Whether the parts of a node are computed before it, for whole rows: those of a chain, of a node with rows of its own,
-// and of a norm over a product, whose row is not known before.
-inline bool parts_apart(const plan_node& node) noexcept {
-    switch (node.kind->role) {
-        case node_role::formula:
-        case node_role::row_dot:
-        case node_role::routed: return false;
-        case node_role::row_norm: return multiplies_input(node.parts[0]);
-        default: return true;
-    }
-}
-// Whether the formula of a node multiplies its input.
-inline bool multiplies_input(const plan_node& node) noexcept {
-    if (node.kind->has(tensor_kind::projection)) return true;
-    return !parts_apart(node) && std::any_of(node.parts.begin(), node.parts.end(), multiplies_input);
-}
-// Values of parts that the formula of a node holds at a time, until the op that reads them has all of its own.
-inline std::size_t values_held(const plan_node& node) noexcept {
-    std::size_t most = 1, before = node.kind->tensors.size();
-    if (parts_apart(node)) return most;
-    for (const plan_node& part : node.parts) {
-        // A sum is added up term by term.
-        most =
-            std::max(most, (node.kind->sums ? std::min<std::size_t>(before, 1) : before) + values_held(part));
-        ++before;
-    }
-    return most;
-}
-
-}  // namespace detail
 
 // What a node does with the kind of number that it was lowered for.
 template <class Numbers>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
+#include <tiffin/grammar/parts_apart.hpp>
 #include <tiffin/grammar/roles.hpp>
 #include <tiffin/grammar/slots.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
@@ -140,22 +141,6 @@ inline constexpr std::size_t most_operands = 16;
 // Values of parts that a formula may hold at a time, until the op that reads them has all of its own.
 inline constexpr std::size_t most_values = 32;
 
-template <source_policy S>
-constexpr std::size_t values_held() noexcept {
-    std::size_t most = 1;
-    if constexpr (composite_source<S>)
-        if constexpr (!parts_apart<S>()) [&]<std::size_t... I>(std::index_sequence<I...>) {
-                // A sum is added up term by term.
-                const auto before = [](std::size_t i) {
-                    return detail::is_sum_of_values<S> ? std::min<std::size_t>(own_tensors_of<S>::size + i, 1)
-                                                       : i;
-                };
-                ((most = std::max(most, before(I) + values_held<part_of<S, I>>())), ...);
-            }
-    (part_indices<S>{});
-    return most;
-}
-
 template <class Numbers, source_policy S>
 constexpr ops_for<Numbers> describe_ops() noexcept {
     using number = typename Numbers::number;
@@ -166,7 +151,7 @@ constexpr ops_for<Numbers> describe_ops() noexcept {
     }();
     static_assert(detail::is_sum_of_values<S> || own_tensors_of<S>::size + parts <= most_operands,
                   "tiffin: a source reads more than 16 tensors and parts; make it of several");
-    static_assert(values_held<S>() <= most_values,
+    static_assert(detail::values_held(detail::kind_of<S>) <= most_values,
                   "tiffin: a formula holds more than 32 values at a time; put a sum, or a part that comes "
                   "first, in another order");
     ops_for<Numbers> ops;

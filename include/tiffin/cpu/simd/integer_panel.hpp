@@ -4,7 +4,6 @@
 #include <tiffin/cpu/simd/integer_dot.hpp>
 #include <tiffin/cpu/simd/integer_row.hpp>
 #include <tiffin/cpu/simd/unit.hpp>
-#include <tiffin/format/concepts.hpp>
 
 #include <array>
 #include <cstddef>
