@@ -14,8 +14,10 @@ TIFFIN_BEGIN
 // The defaults are those of the class.
 template <class Policy, class Value>
 struct option {
+    // By a name of its own: nvcc writes `Value Policy::*member` with parentheses, of which g++ warns.
+    using pointer = Value Policy::*;
     std::string_view name;
-    Value Policy::*member;
+    pointer member;
 };
 template <class Policy, class Value>
 option(std::string_view, Value Policy::*) -> option<Policy, Value>;
