@@ -126,7 +126,7 @@ tiffin_suite(cpu/fold O0 HEAVY THREADS TESTS source/memory.hpp source/ple_memory
 
 # ---- what learns; gradients of compositions: LEARNS ----
 tiffin_suite(train/trainable_layer O0
-             TESTS train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
+             TESTS plan/formula.hpp train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
                    train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
 tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(train/cross_entropy THREADS)
@@ -136,14 +136,14 @@ tiffin_suite(train/stored_table O0 TESTS train/learning_rows.hpp)
 tiffin_suite(train/adamw O0
              THREADS TESTS train/adamw_step.hpp train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
-                  TESTS train/partials.hpp train/places.hpp train/formula_rows.hpp train/formula_slots.hpp
-                        train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
+                  TESTS train/partials.hpp train/formula_partials.hpp train/formula_plan.hpp train/formula_terms.hpp
+                        train/formula_rows.hpp train/training_op.hpp train/training_numbers.hpp train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
                         train/exact_machine.hpp train/reference.hpp)
 tiffin_other_test(io.run_gradients
-                  TESTS io/training_layer.hpp runtime/any_block.hpp train/any_block.hpp io/layer_blocks.hpp io/memory_blocks.hpp
+                  TESTS io/training_layer.hpp runtime/any_block.hpp io/layer_blocks.hpp io/memory_blocks.hpp
                         io/memory_form.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp
                         fusion/any_fusion.hpp)
-tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/trained_row_gate.hpp)
+tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/trained_row_gate.hpp train/route_partials.hpp)
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
 # ---- the reference ----

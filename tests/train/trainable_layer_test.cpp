@@ -5,7 +5,7 @@
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/train/any_block.hpp>
+#include <tiffin/plan/compose.hpp>
 #include <tiffin/train/reference.hpp>
 #include <tiffin/train/simd.hpp>
 
@@ -374,13 +374,22 @@ std::vector<training_number<Backend>> all_of_a_step(const Block& block, const we
     return all;
 }
 
-TEST_CASE("training: a block that is known only at run time") {
-    using any = any_block<training<simd<>>>;
+TEST_CASE("training: a composition of a text learns as its type does, bit for bit") {
+    constexpr policies known{policy<ffn<gate_argument<0>, argument<1>>>("ffn", {"dense"}),
+                             policy<gate<activation_argument<0>, argument<1>>>("gate", {"dense"}),
+                             policy<silu>("silu"),
+                             policy<dense>("dense"),
+                             policy<token_embedding>("token_embedding"),
+                             policy<softmax_topk_renorm>("softmax_topk_renorm"),
+                             policy<mixture<router_argument<0>, argument<1>>>("mixture")};
+    const auto step = [&](std::string_view text, const weights& given) {
+        return all_of_a_step(compose<training<simd<>>::machine>(text, known).or_throw(), given, simd<>{});
+    };
     const tensor_set alone = tensors_for<stem>();
-    CHECK(all_of_a_step(any(stem{}), alone.given(), simd<>{}) ==
+    CHECK(step("ffn(gate(silu), token_embedding)", alone.given()) ==
           all_of_a_step(stem{}, alone.given(), simd<>{}));
     const tensor_set many = tensors_for<moe<stem>>();
-    CHECK(all_of_a_step(mixture<softmax_topk_renorm, any>{{}, any(stem{}), {}}, many.given(), simd<>{}) ==
+    CHECK(step("mixture(softmax_topk_renorm, ffn(gate(silu), token_embedding))", many.given()) ==
           all_of_a_step(mixture<softmax_topk_renorm, stem>{}, many.given(), simd<>{}));
 }
 

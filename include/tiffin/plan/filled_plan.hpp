@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,28 +45,42 @@ struct composed_text {
     void* object = nullptr;
 };
 
-// Operations of a node whose router chooses as another node's does.
+// An operation of a node whose source is a row_router: that of a node in it.
+template <class Numbers, auto Op, auto Node>
+struct passed_on;
+template <class Numbers, class Ops, class... Arguments, void (*Ops::*Op)(const void*, Arguments...),
+          plan_node plan_memory::row_router::*Node>
+struct passed_on<Numbers, Op, Node> {
+    static void run(const void* source, Arguments... arguments) {
+        const plan_node& by = static_cast<const plan_memory::row_router*>(source)->*Node;
+        (ops<Numbers>(by).*Op)(by.source, arguments...);
+    }
+};
+
+// The choices of a node, which are another node's.
 template <class Numbers>
 void take_choices(ops_for<Numbers>& to, const ops_for<Numbers>& from) noexcept {
-    to.choose = from.choose;
-    to.choose_rows = from.choose_rows;
-    to.gate_rows = from.gate_rows;
+    const auto take = [&](const auto... op) { ((to.*op = from.*op), ...); };
+    std::apply(take, ops_for<Numbers>::of_router());
+    std::apply(take, ops_for<Numbers>::of_row_gate());
 }
-// Operations of a node whose source is a row_router.
+// Of a node whose source is a row_router.
 template <class Numbers>
 void take_row_choices(ops_for<Numbers>& to) noexcept {
-    using number = typename Numbers::number;
-    using wide = typename Numbers::wide;
-    to.choose_rows = [](const void* source, const number* scores, std::size_t heads, std::size_t keys,
-                        wide* scratch, choice<number>* chosen) {
-        const plan_node& by = static_cast<const plan_memory::row_router*>(source)->router;
-        ops<Numbers>(by).choose_rows(by.source, scores, heads, keys, scratch, chosen);
-    };
-    to.gate_rows = [](const void* source, const number* products, std::size_t n, wide* scratch,
-                      choice<number>* chosen) {
-        const plan_node& by = static_cast<const plan_memory::row_router*>(source)->gate;
-        ops<Numbers>(by).gate_rows(by.source, products, n, scratch, chosen);
-    };
+    using own = ops_for<Numbers>;
+    using row_router = plan_memory::row_router;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((to.*std::get<I>(own::of_router()) =
+              &passed_on<Numbers, std::get<I>(own::of_router()), &row_router::router>::run),
+         ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<decltype(own::of_router())>>{});
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((to.*std::get<I>(own::of_row_gate()) =
+              &passed_on<Numbers, std::get<I>(own::of_row_gate()), &row_router::gate>::run),
+         ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<decltype(own::of_row_gate())>>{});
 }
 
 // Puts arguments in the places that a plan keeps for them.

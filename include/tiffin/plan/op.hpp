@@ -4,6 +4,7 @@
 #include <tiffin/router/selection.hpp>
 
 #include <cstddef>
+#include <tuple>
 
 TIFFIN_BEGIN
 
@@ -34,11 +35,10 @@ struct op_call {
 template <class Number>
 using op_function = void (*)(const op_call<Number>&) noexcept;
 
-// What a node of a plan does, where its role alone does not say it.
+// What a node of a plan does beside its formula, where its role alone does not say it.
 // Wide: what a router chooses in, double on a machine.
 template <class Number, class Wide>
 struct node_ops {
-    op_function<Number> formula = nullptr;  // of its tensors, if it reads any, and its parts' values
     const void* (*policy)(const void* source) = nullptr;  // what the formula is called with
     bool reads_tensors = true;                            // else the parts' values alone
     const void* role = nullptr;  // what the engine does for its role, if it has something of its own
@@ -50,6 +50,18 @@ struct node_ops {
                         Wide* scratch, choice<Number>* chosen) = nullptr;
     void (*gate_rows)(const void* source, const Number* products, std::size_t n, Wide* scratch,
                       choice<Number>* chosen) = nullptr;
+
+    // What a router does, and the gate of its rows: in a text they are policies of their own.
+    static constexpr auto of_router() noexcept {
+        return std::tuple(&node_ops::choose, &node_ops::choose_rows);
+    }
+    static constexpr auto of_row_gate() noexcept { return std::tuple(&node_ops::gate_rows); }
+};
+
+// And its formula, of its tensors, if it reads any, and its parts' values.
+template <class Number, class Wide>
+struct formula_ops : node_ops<Number, Wide> {
+    op_function<Number> formula = nullptr;
 };
 
 TIFFIN_END

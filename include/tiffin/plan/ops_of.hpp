@@ -6,7 +6,7 @@
 #include <tiffin/grammar/roles.hpp>
 #include <tiffin/grammar/slots.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
-#include <tiffin/grammar/tree.hpp>
+#include <tiffin/plan/formula.hpp>
 #include <tiffin/plan/op.hpp>
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/router/selection.hpp>
@@ -22,8 +22,26 @@ TIFFIN_BEGIN
 // A kind of number: `number` as values lie in memory, `wide` as routers choose, `reg` as formulas compute.
 template <class Numbers>
 using number_of = typename Numbers::number;
+
+namespace plan_detail {
+
+// A kind of number may have operations of its own: `ops`, and complete<Source, Formula>(ops) for what it adds.
 template <class Numbers>
-using ops_for = node_ops<typename Numbers::number, typename Numbers::wide>;
+struct ops_type {
+    using type = formula_ops<typename Numbers::number, typename Numbers::wide>;
+};
+template <class Numbers>
+    requires requires {
+        typename Numbers::ops;
+    }
+struct ops_type<Numbers> {
+    using type = typename Numbers::ops;
+};
+
+}  // namespace plan_detail
+
+template <class Numbers>
+using ops_for = typename plan_detail::ops_type<Numbers>::type;
 
 namespace plan_detail {
 
@@ -47,13 +65,6 @@ typename Numbers::reg load(const number_of<Numbers>* from) noexcept {
     return Numbers::load_row(from, Numbers::lane_count);
 }
 
-// x -> x scale.
-template <class Numbers>
-void scale(const op_call<number_of<Numbers>>& call) noexcept {
-    for_registers<Numbers, 2>(call, [](std::size_t i, const number_of<Numbers>* const* at) {
-        return typename Numbers::reg(*at[1]) * load<Numbers>(at[0] + i);
-    });
-}
 template <class Numbers>
 void copy(const op_call<number_of<Numbers>>& call) noexcept {
     for_registers<Numbers, 1>(
@@ -65,75 +76,33 @@ void add(const op_call<number_of<Numbers>>& call) noexcept {
         return load<Numbers>(at[0] + i) + load<Numbers>(at[1] + i);
     });
 }
-// A formula over values alone.
-template <class Numbers, class Formula, std::size_t Values>
-void formula(const op_call<number_of<Numbers>>& call) noexcept {
-    const auto& f = *static_cast<const Formula*>(call.policy);
-    for_registers<Numbers, Values>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
-        return [&]<std::size_t... K>(std::index_sequence<K...>) {
-            return Numbers::apply(f, load<Numbers>(at[K] + i)...);
-        }
-        (std::make_index_sequence<Values>{});
-    });
-}
-// x -> norm(x, scale, weight).
-template <class Numbers, class Norm>
-void norm(const op_call<number_of<Numbers>>& call) noexcept {
-    using reg = typename Numbers::reg;
-    const auto& f = *static_cast<const Norm*>(call.policy);
-    for_registers<Numbers, 2 + Norm::weighted>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
-        reg weight(1);
-        if constexpr (Norm::weighted) weight = load<Numbers>(at[2] + i);
-        return Numbers::apply(f, load<Numbers>(at[0] + i), reg(*at[1]), weight);
-    });
-}
 
-constexpr bool is_one_number(tensor_kind kind) noexcept {
-    return kind == tensor_kind::scalar || kind == tensor_kind::row_width || kind == tensor_kind::row_scale;
-}
-constexpr bool has_value(tensor_kind kind) noexcept {
-    using enum tensor_kind;
-    return is_one_number(kind) || is_row_value(kind) || kind == projection || kind == vector ||
-           kind == low_rank_out || kind == computed || kind == given || kind == input_row ||
-           kind == residual_row;
-}
-// The place that a source sees: its own tensors, found by their number.
+// The operands of a formula at a register of a panel.
 template <class Numbers>
-struct op_place {
+struct register_operands {
+    using value_type = typename Numbers::reg;
     const number_of<Numbers>* const* at;
     std::size_t feature;
 
-    template <std::size_t Slot, class Tensor>
-    [[nodiscard]] typename Numbers::reg value() const {
-        static_assert(has_value(Tensor::kind),
-                      "tiffin: at[tensor]: a tensor of this kind has no value of its own in a formula");
-        if constexpr (is_one_number(Tensor::kind))
-            return typename Numbers::reg(*at[Slot]);
-        else
-            return load<Numbers>(at[Slot] + feature);
+    template <std::size_t K>
+    [[nodiscard]] value_type value() const {
+        return load<Numbers>(at[K] + feature);
     }
-    template <class Formula>
-    [[nodiscard]] typename Numbers::reg by_number(
-        const Formula& f, const std::same_as<typename Numbers::reg> auto&... values) const {
+    template <std::size_t K>
+    [[nodiscard]] value_type one_number() const {
+        return value_type(*at[K]);
+    }
+    template <class F, class... Values>
+    [[nodiscard]] value_type apply(const F& f, const Values&... values) const {
         return Numbers::apply(f, values...);
     }
 };
-// The formula of a source over its tensors and its parts' values.
-template <class Numbers, class Source, std::size_t Parts>
-void source(const op_call<number_of<Numbers>>& call) noexcept {
-    using reg = typename Numbers::reg;
-    constexpr std::size_t own = own_tensors_of<Source>::size;
-    const auto& s = *static_cast<const Source*>(call.policy);
-    for_registers<Numbers, own + Parts>(call, [&](std::size_t i, const number_of<Numbers>* const* at) {
-        const op_place<Numbers> here{at, i};
-        if constexpr (!composite_source<Source>)
-            return reg(s(source_place<Source, 0, op_place<Numbers>>{here}));
-        else
-            return [&]<std::size_t... K>(std::index_sequence<K...>) {
-                return reg(detail::join<0>(s, here, load<Numbers>(at[own + K] + i)...));
-            }
-        (std::make_index_sequence<Parts>{});
-    });
+template <class Numbers, class Formula>
+void run(const op_call<number_of<Numbers>>& call) noexcept {
+    for_registers<Numbers, Formula::operands.size()>(
+        call, [&](std::size_t i, const number_of<Numbers>* const* at) {
+            return Formula::value(call.policy, register_operands<Numbers>{at, i});
+        });
 }
 
 // Tensors and parts that an op can read.
@@ -182,32 +151,18 @@ constexpr ops_for<Numbers> describe_ops() noexcept {
             };
     }
     ops.policy = [](const void* source) { return source; };
-    if constexpr (detail::kind_of<S>.argument || detail::kind_of<S>.policy || detail::is_sum_of_values<S>) {
-        // No formula, or that of what a text names in its place.
-    } else if constexpr (row_scaled_source<S> && detail::is_policy_of_values<S>) {
-        ops.reads_tensors = false;
-        if constexpr (row_normed_source<S>) {
-            ops.formula = &norm<Numbers, std::remove_cvref_t<decltype(std::declval<const S&>().norm)>>;
-            ops.policy = [](const void* source) -> const void* {
-                return &static_cast<const S*>(source)->norm;
-            };
-        } else {
-            ops.formula = &scale<Numbers>;
-        }
-    } else if constexpr (composite_source<S>) {
-        if constexpr (detail::is_policy_of_values<S>) {
-            using of = std::remove_cvref_t<decltype(std::declval<const S&>().formula())>;
-            ops.formula = &formula<Numbers, of, part_count<S>>;
-            ops.reads_tensors = false;
-            ops.policy = [](const void* source) -> const void* {
-                return &static_cast<const S*>(source)->formula();
-            };
-        } else if constexpr (!chained_source<S> && !row_source<S>) {
-            ops.formula = &source<Numbers, S, part_count<S>>;
-        }
-    } else {
-        ops.formula = &source<Numbers, S, 0>;
-    }
+    if constexpr (row_normed_source<S> && detail::is_policy_of_values<S>)
+        ops.policy = [](const void* source) -> const void* { return &static_cast<const S*>(source)->norm; };
+    else if constexpr (!row_scaled_source<S> && detail::is_policy_of_values<S>)
+        ops.policy = [](const void* source) -> const void* {
+            return &static_cast<const S*>(source)->formula();
+        };
+    ops.reads_tensors = !detail::is_policy_of_values<S>;
+    using formula = formula_of<S>;
+    if constexpr (requires { Numbers::template complete<S, formula>(ops); })
+        Numbers::template complete<S, formula>(ops);
+    else if constexpr (!std::same_as<formula, no_formula>)
+        ops.formula = &run<Numbers, formula>;
     return ops;
 }
 

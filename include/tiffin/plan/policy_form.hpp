@@ -187,6 +187,21 @@ bool read_option(Value& to, const text_argument& from) noexcept {
     }
 }
 
+// What a policy calls an activation with that a text named: what routers choose in, or numbers with their derivatives.
+template <class Numbers>
+struct number_of_calls {
+    using type = typename Numbers::wide;
+};
+template <class Numbers>
+    requires requires {
+        typename Numbers::called_by_number;
+    }
+struct number_of_calls<Numbers> {
+    using type = typename Numbers::called_by_number;
+};
+template <class Numbers>
+using called_by_number = typename number_of_calls<Numbers>::type;
+
 // The form of policy P for a kind of number; Numbers: void where nothing is computed.
 template <class Numbers, class P>
 struct form_of {
@@ -217,7 +232,7 @@ struct form_of {
         if constexpr (held<P>::role == policy_role::activation) {
             made.policy = [](const void* at) -> const void* { return &static_cast<const object*>(at)->phi; };
             if constexpr (!std::same_as<Numbers, void>) {
-                using number = typename Numbers::wide;
+                using number = called_by_number<Numbers>;
                 if constexpr (std::invocable<const P&, const number&>)
                     made.by_number = [] {
                         return reinterpret_cast<any_function>(+[](const void* policy, const number& z) {

@@ -1,15 +1,11 @@
 // Sources whose rows are not a formula, forward and back: chains, blocks on other rows, delays, sums of blocks.
 #pragma once
 
-#include <tiffin/grammar/slots.hpp>
 #include <tiffin/train/trained_rows.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <memory>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
@@ -17,84 +13,88 @@ TIFFIN_BEGIN
 namespace train_detail {
 
 // Parts one after the other, each reading the rows of the last.
-template <class M, chained_source S>
+template <class M>
 class chain_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
-    static constexpr std::size_t count = part_count<S>;
 
 public:
-    chain_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    chain_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                training_preparation<number>& how) {
-        [&]<std::size_t... I>(std::index_sequence<I...>) {
-            std::size_t input = sizes.inputs;
-            ((widths_[I] = bound.parts[I].width,
-              parts_[I] =
-                  make_trained_rows<M>(std::get<I>(source.parts()), bound.parts[I],
-                                       {widths_[I], std::exchange(input, widths_[I]), sizes.d_model}, how)),
-             ...);
+        std::size_t inputs = sizes.inputs;
+        for (std::size_t i = 0; i < node.parts.size(); ++i) {
+            const std::size_t width = bound.parts[i].width;
+            parts_.push_back(
+                {make_trained_rows<M>(node.parts[i], bound.parts[i], {width, inputs, sizes.d_model}, how),
+                 between_});
+            if (i + 1 < node.parts.size()) between_ += width;
+            inputs = width;
         }
-        (part_indices<S>{});
     }
     void keep(step_memory& kept, std::size_t tokens) const override {
         lay_out(kept, tokens);
-        for (const auto& part : parts_) part->keep(kept, tokens);
+        for (const part& p : parts_) p.rows->keep(kept, tokens);
     }
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const override {
         step_memory areas;
+        areas.take<number>(tokens * between_);
         std::size_t most = 0;
-        for (std::size_t i = 0; i + 1 < count; ++i) areas.take<number>(tokens * widths_[i]);
-        for (const auto& part : parts_) most = std::max(most, part->scratch_bytes(tokens, workers));
+        for (const part& p : parts_) most = std::max(most, p.rows->scratch_bytes(tokens, workers));
         return areas.used() + most;
     }
     void forward(const call_type& call, const number* x, number* y, step_memory& kept,
                  step_memory scratch) const override {
         const memory at = lay_out(kept, call.tokens);
-        for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t i = 0; i < parts_.size(); ++i) {
+            number* const to = i + 1 == parts_.size() ? y : at.rows + call.tokens * parts_[i].before;
             at.begin[i] = kept.used();
-            parts_[i]->forward(call, i == 0 ? x : at.rows[i - 1], i + 1 == count ? y : at.rows[i], kept,
-                               scratch);
+            parts_[i].rows->forward(call, x, to, kept, scratch);
+            x = to;
         }
-        at.begin[count] = kept.used();
+        at.begin[parts_.size()] = kept.used();
     }
     void backward(const call_type& call, const number* x, const number* dy, number* dx, step_memory& kept,
                   step_memory scratch) const override {
         const memory at = lay_out(kept, call.tokens);
-        std::array<number*, count> d{};
-        for (std::size_t i = 0; i + 1 < count; ++i) d[i] = scratch.take<number>(call.tokens * widths_[i]);
-        for (std::size_t i = count; i-- > 0;) {
+        number* const d = scratch.take<number>(call.tokens * between_);
+        std::fill_n(d, call.tokens * between_, number(0));
+        for (std::size_t i = parts_.size(); i-- > 0;) {
+            const std::size_t before = i > 0 ? call.tokens * parts_[i - 1].before : 0;
             kept.move_to(at.begin[i]);
-            if (i > 0) std::fill_n(d[i - 1], call.tokens * widths_[i - 1], number(0));
-            parts_[i]->backward(call, i == 0 ? x : at.rows[i - 1], i + 1 == count ? dy : d[i],
-                                i == 0 ? dx : d[i - 1], kept, scratch);
+            parts_[i].rows->backward(call, i > 0 ? at.rows + before : x, dy, i > 0 ? d + before : dx, kept,
+                                     scratch);
+            dy = d + before;
         }
-        kept.move_to(at.begin[count]);
+        kept.move_to(at.begin[parts_.size()]);
     }
 
 private:
+    struct part {
+        std::unique_ptr<const trained_rows<number>> rows;
+        std::size_t before;  // features of the rows of those before it
+    };
     struct memory {
-        std::array<number*, count> rows{};
-        std::size_t* begin;  // (count + 1): where the memory of each part begins
+        number* rows;        // between two parts
+        std::size_t* begin;  // (parts + 1): where the memory of each part begins
     };
     memory lay_out(step_memory& kept, std::size_t tokens) const {
-        memory at{{}, kept.take<std::size_t>(count + 1)};
-        for (std::size_t i = 0; i + 1 < count; ++i) at.rows[i] = kept.take<number>(tokens * widths_[i]);
-        return at;
+        number* const rows = kept.take<number>(tokens * between_);
+        return {rows, kept.take<std::size_t>(parts_.size() + 1)};
     }
-    std::array<std::size_t, count> widths_{};
-    std::array<std::unique_ptr<const trained_rows<number>>, count> parts_{};
+    std::vector<part> parts_;
+    std::size_t between_ = 0;
 };
 
 // The residual in x's place.
-template <class M, source_policy S>
+template <class M>
 class residual_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
 
 public:
-    residual_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    residual_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                   training_preparation<number>& how)
-        : part_(make_trained_rows<M>(std::get<0>(source.parts()), bound.parts[0],
+        : part_(make_trained_rows<M>(node.parts[0], bound.parts[0],
                                      {sizes.outputs, sizes.d_model, sizes.d_model}, how)) {}
     void keep(step_memory& kept, std::size_t tokens) const override { part_->keep(kept, tokens); }
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const override {
@@ -115,16 +115,15 @@ private:
 
 // Rows for a later layer. What forward sends on, backward is sent back: the layers are visited in reverse, and each
 // finds in the same place the gradient that the layer it had sent to has left.
-template <class M, source_policy S>
+template <class M>
 class delayed_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
 
 public:
-    delayed_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    delayed_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                  training_preparation<number>& how)
-        : width_(sizes.outputs),
-          part_(make_trained_rows<M>(std::get<0>(source.parts()), bound.parts[0], sizes, how)) {}
+        : width_(sizes.outputs), part_(make_trained_rows<M>(node.parts[0], bound.parts[0], sizes, how)) {}
     void keep(step_memory& kept, std::size_t tokens) const override { part_->keep(kept, tokens); }
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const override {
         step_memory areas;
@@ -158,17 +157,17 @@ private:
 };
 
 // The sum of as many blocks as there are.
-template <class M, source_policy S>
+template <class M>
 class repeated_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
 
 public:
-    repeated_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    repeated_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                   training_preparation<number>& how)
         : width_(sizes.outputs) {
         for (std::size_t i = 0; i < bound.parts.size(); ++i)
-            parts_.push_back(make_trained_rows<M>(source.repeated(i), bound.parts[i], sizes, how));
+            parts_.push_back(make_trained_rows<M>(node.repeated_part(i), bound.parts[i], sizes, how));
     }
     void keep(step_memory& kept, std::size_t tokens) const override {
         for (const auto& part : parts_) part->keep(kept, tokens);

@@ -13,9 +13,7 @@ namespace train_detail {
 //   value                     what formulas are evaluated over: `width` numbers;
 //   load, store, all, first   the first `count` of them; the same in each; 0 from `count` on;
 //   sum                       over all of them;
-//   by_number(formula, v...)  a formula that takes plain numbers only;
-//   multiply(call, m, n, k, a, b, c, add, memory)   c (m, n) (+)= sum_k a(i, k) b(j, k), which wants
-//                             multiply_bytes(m, n, k, workers) of memory.
+//   by_number(formula, v...)  a formula that takes plain numbers only.
 template <class Scalar>
 struct exact_machine {
     using number = Scalar;
@@ -31,12 +29,16 @@ struct exact_machine {
     static value by_number(const Formula& formula, const Values&... values) {
         return static_cast<value>(formula(values...));
     }
+};
 
-    static std::size_t multiply_bytes(std::size_t, std::size_t, std::size_t, std::size_t) noexcept {
-        return 0;
-    }
-    static void multiply(const training_call<number>& call, std::size_t m, std::size_t n, std::size_t k,
-                         const factor<number>& a, const factor<number>& b, number* c, bool add, std::byte*) {
+// Products as they are written.
+template <class Scalar>
+struct exact_product {
+    using number = Scalar;
+
+    static std::size_t bytes(std::size_t, std::size_t, std::size_t, std::size_t) noexcept { return 0; }
+    static void run(const training_call<number>& call, std::size_t m, std::size_t n, std::size_t k,
+                    const factor<number>& a, const factor<number>& b, number* c, bool add, std::byte*) {
         const auto at = [](const factor<number>& f, std::size_t i, std::size_t k0) {
             return f.data[f.transposed ? k0 * f.stride + i : i * f.stride + k0];
         };

@@ -1,162 +1,219 @@
-// A formula over sources, forward and back: one evaluation over numbers with partials gives every slot its gradient.
+// A formula over sources, forward and back: steps of a plan for every token, each backwards by its partial derivatives.
 #pragma once
 
-#include <tiffin/train/formula_slots.hpp>
-#include <tiffin/train/places.hpp>
+#include <tiffin/train/formula_terms.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <type_traits>
 #include <utility>
 
 TIFFIN_BEGIN
 
 namespace train_detail {
 
-// y = formula(tensors). What a slot's partials become follows from its kind: see formula_slots.hpp.
+// y = formula(terms). What a term's gradient becomes follows from its kind: see formula_terms.hpp. Values between two
+// steps are computed again by backward.
 // Numerics: norms and gates add up products register by register; sums over tokens are those of chunks of tokens, added in their
 //   order. Both are the same whatever number of threads.
-template <class M, source_policy S>
+template <class M>
 class formula_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
-    using value = typename M::value;
     using call_type = training_call<number>;
-    using slots_type = formula_slots<M, S>;
-    using buffers = typename slots_type::buffers;
-    using sums = typename slots_type::sums;
-    using token = token_slots<number, slot_count<S>()>;
-    static constexpr std::size_t norms = count_of<S>(tensor_kind::row_scale);
+    using terms_type = formula_terms<M>;
+    using numbers = training_numbers<M>;
+    using step = formula_step<number, typename numbers::wide>;
 
 public:
-    formula_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    formula_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                  training_preparation<number>& how)
-        : source_(source), width_(sizes.outputs), slots_(source, bound, sizes, how) {}
+        : terms_(node, bound, sizes, how), plan_(terms_.plan()), width_(sizes.outputs) {}
 
     void keep(step_memory& kept, std::size_t tokens) const override {
-        lay_out(kept, tokens);
-        slots_.keep_parts(kept, tokens);
+        terms_.lay_out(kept, tokens);
+        terms_.keep_parts(kept, tokens);
     }
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const override {
         step_memory areas;
-        slots_.lay_out_gradients(areas, tokens);
-        return areas.used() + slots_.scratch_bytes(tokens, workers);
+        terms_.lay_out_gradients(areas, tokens);
+        lay_out(areas, workers);
+        return areas.used() + terms_.scratch_bytes(tokens, workers);
     }
 
     void forward(const call_type& call, const number* x, number* y, step_memory& kept,
                  step_memory scratch) const override {
-        const memory at = lay_out(kept, call.tokens);
-        slots_.forward(call, x, at.slot_buffers, kept, scratch);
-        call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
-            for (std::size_t t = first; t < last; ++t) {
-                token now;
-                slots_.point(call, x, at.slot_buffers, t, now);
-                each_norm([&]<std::size_t First>(const auto& node) {
-                    number* const sum = at.sums + t * norms + ordinal_of<S, First>;
-                    *sum = sum_of_products<First>(node, now);
-                    now.numbers[First] = scale_of_row(node, *sum, number(static_cast<float>(width_)));
-                });
-                for (std::size_t j = 0; j < width_; j += M::width) {
-                    const std::size_t count = std::min(M::width, width_ - j);
-                    M::store(evaluate(source_, value_place<M, S>{now, j, count}), y + t * width_ + j, count);
-                }
-            }
-        });
+        auto at = terms_.lay_out(kept, call.tokens);
+        at.root = y;
+        const memory all = lay_out(scratch, call.workers);
+        terms_.forward(call, x, at, kept, scratch);
+        if (plan_.steps.empty()) return;
+        call.each_tokens_by_worker(call.tokens,
+                                   [&](std::size_t worker, std::size_t, std::size_t first, std::size_t last) {
+                                       const token now = of_worker(all, worker);
+                                       for (std::size_t t = first; t < last; ++t) {
+                                           point(call, x, at, t, now);
+                                           now.values[plan_.root] = y + t * width_;
+                                           for (const step& s : plan_.steps) evaluate(s, now);
+                                       }
+                                   });
     }
 
     void backward(const call_type& call, const number* x, const number* dy, number* dx, step_memory& kept,
                   step_memory scratch) const override {
-        const memory at = lay_out(kept, call.tokens);
-        sums gradients = slots_.lay_out_gradients(scratch, call.tokens);
-        slots_.clear_sums(gradients);
-        call.each_tokens(call.tokens, [&](std::size_t chunk, std::size_t first, std::size_t last) {
-            for (std::size_t t = first; t < last; ++t) {
-                token now;
-                slots_.point(call, x, at.slot_buffers, t, now);
-                each_norm([&]<std::size_t First>(const auto& node) {
-                    now.numbers[First] = scale_of_row(node, at.sums[t * norms + ordinal_of<S, First>],
-                                                      number(static_cast<float>(width_)));
+        const auto at = terms_.lay_out(kept, call.tokens);
+        auto gradients = terms_.lay_out_gradients(scratch, call.tokens);
+        gradients.root = dy;
+        terms_.clear_sums(gradients);
+        const memory all = lay_out(scratch, call.workers);
+        if (!plan_.steps.empty())
+            call.each_tokens_by_worker(
+                call.tokens, [&](std::size_t worker, std::size_t chunk, std::size_t first, std::size_t last) {
+                    const token now = of_worker(all, worker);
+                    for (std::size_t t = first; t < last; ++t) {
+                        point(call, x, at, t, now);
+                        for (std::size_t i = 0; i < plan_.terms.size(); ++i) {
+                            const auto is = plan_.terms[i].is;
+                            if (is == what::tensor || is == what::part)
+                                now.d[i] = terms_.gradients_of(call, gradients, dx, chunk, i, t);
+                        }
+                        for (std::size_t s = 0; s + 1 < plan_.steps.size(); ++s)
+                            evaluate(plan_.steps[s], now);
+                        scale_of(plan_.steps.back(), now);
+                        for (std::size_t s = plan_.steps.size(); s-- > 0;)
+                            differentiate(
+                                plan_.steps[s], now,
+                                s + 1 == plan_.steps.size() ? dy + t * width_ : now.d[plan_.steps[s].out]);
+                    }
                 });
-                auto to = slots_.targets(call, gradients, dx, chunk, t);
-                differentiate(now, dy + t * width_, to);
-                // A norm's scale is a number that all features read: what they give it goes on to the row it is of.
-                each_norm_backwards([&]<std::size_t First>(const auto& node) {
-                    using dual = partials<number, 1>;
-                    const number sum = at.sums[t * norms + ordinal_of<S, First>], none(0);
-                    const dual scale =
-                        scale_of_row(node, dual::variable(sum, 0), dual(number(static_cast<float>(width_))));
-                    number d_sum = to.numbers[First] * scale.by[0];
-                    // A row of zeros has the gradient 0 also where a norm's scale has no derivative: x / |x|.
-                    using tiffin::select;
-                    if constexpr (row_normed_source<std::remove_cvref_t<decltype(node)>>)
-                        d_sum = select(none < sum, d_sum, none);
-                    differentiate_sum<First>(node, now, d_sum, to);
-                });
-                slots_.add_numbers(gradients, chunk, to);
-            }
-        });
-        slots_.backward(call, x, at.slot_buffers, gradients, dx, kept, scratch);
+        terms_.backward(call, x, at, gradients, dx, kept, scratch);
     }
 
 private:
+    using what = typename formula_term<number>::what;
+
+    // Of every worker: the rows and gradients of values, and of every term where its numbers and its gradient are.
     struct memory {
-        buffers slot_buffers;
-        number* sums;  // (tokens, norms): what each scale is made of
+        number *rows, *scales;
+        const number** values;
+        number** d;
     };
-    memory lay_out(step_memory& kept, std::size_t tokens) const {
-        const buffers slot_buffers = slots_.lay_out(kept, tokens);
-        return {slot_buffers, kept.take<number>(tokens * norms)};
+    struct token {
+        const number** values;
+        number** d;
+    };
+    [[nodiscard]] std::size_t row_step() const noexcept {
+        return (width_ + M::width - 1) / M::width * M::width;
+    }
+    memory lay_out(step_memory& from, std::size_t workers) const {
+        number* const rows = from.take<number>(workers * 2 * plan_.values * row_step());
+        number* const scales = from.take<number>(workers * 2 * plan_.scales);
+        auto** const values = from.take<const number*>(workers * plan_.terms.size());
+        return {rows, scales, values, from.take<number*>(workers * plan_.terms.size())};
+    }
+    token of_worker(const memory& all, std::size_t worker) const {
+        const token now{all.values + worker * plan_.terms.size(), all.d + worker * plan_.terms.size()};
+        number* const rows = all.rows + worker * 2 * plan_.values * row_step();
+        number* const scales = all.scales + worker * 2 * plan_.scales;
+        for (std::size_t i = 0; i < plan_.terms.size(); ++i) {
+            const auto& t = plan_.terms[i];
+            now.d[i] = nullptr;
+            now.values[i] = nullptr;
+            if (t.is == what::value && i != plan_.root) {
+                now.values[i] = rows + t.place * row_step();
+                now.d[i] = rows + (plan_.values + t.place) * row_step();
+            } else if (t.is == what::scale) {
+                now.values[i] = scales + t.place;
+                now.d[i] = scales + plan_.scales + t.place;
+            }
+        }
+        return now;
+    }
+    // What steps do not compute.
+    void point(const call_type& call, const number* x, const typename terms_type::buffers& at, std::size_t t,
+               const token& now) const {
+        for (std::size_t i = 0; i < plan_.terms.size(); ++i)
+            if (plan_.terms[i].is == what::tensor || plan_.terms[i].is == what::part)
+                now.values[i] = terms_.values_of(call, x, at, i, t);
     }
 
-    template <class Visit>
-    void each_norm(const Visit& visit) const {
-        visit_nodes(source_, [&]<std::size_t First>(const auto& node) {
-            if constexpr (row_scaled_source<std::remove_cvref_t<decltype(node)>>)
-                visit.template operator()<First>(node);
-        });
+    static number* written(const number* value) noexcept { return const_cast<number*>(value); }
+
+    // The number that a step scales its row by, and what it is made of.
+    number scale_of(const step& s, const token& now) const {
+        if (s.scale == no_term) return number(0);
+        const number sum = dot<M>(now.values[s.left], now.values[s.right], width_);
+        *written(now.values[s.scale]) = s.ops->scale(s.source, sum, number(static_cast<float>(width_)));
+        return sum;
     }
-    // Wholes before their parts.
-    template <class Visit>
-    void each_norm_backwards(const Visit& visit) const {
-        for (std::size_t i = norms; i-- > 0;) {
-            std::size_t number_of_norm = 0;
-            each_norm([&]<std::size_t First>(const auto& node) {
-                if (number_of_norm++ == i) visit.template operator()<First>(node);
-            });
+    void evaluate(const step& s, const token& now) const {
+        number* const out = written(now.values[s.out]);
+        if (s.ops == nullptr) return add_up(s, now, out);
+        scale_of(s, now);
+        const number* in[plan_detail::most_operands];
+        point_at(s, now.values, in);
+        s.ops->value({s.ops->policy(s.source), in, width_, out, nullptr, nullptr, nullptr});
+    }
+    template <class Pointer>
+    static void point_at(const step& s, Pointer const* of, Pointer* to) noexcept {
+        for (std::size_t k = 0; k < s.in.size(); ++k) to[k] = s.in[k] != no_term ? of[s.in[k]] : nullptr;
+    }
+    void differentiate(const step& s, const token& now, const number* d_out) const {
+        if (s.ops == nullptr) return share(s, now, d_out);
+        const number* in[plan_detail::most_operands];
+        number* d_in[plan_detail::most_operands];
+        point_at(s, now.values, in);
+        point_at(s, now.d, d_in);
+        if (s.scale != no_term) *now.d[s.scale] = number(0);
+        s.ops->back({s.ops->policy(s.source), in, width_, nullptr, d_out, d_in, s.is_added.get()});
+        if (s.scale != no_term) differentiate_scale(s, now);
+    }
+    // What all features give the number that scales them goes on to the rows that it is made of.
+    void differentiate_scale(const step& s, const token& now) const {
+        const number sum = dot<M>(now.values[s.left], now.values[s.right], width_), none(0);
+        number d_sum = *now.d[s.scale] * s.ops->slope(s.source, sum, number(static_cast<float>(width_)));
+        // A row of zeros has the gradient 0 also where a norm's scale has no derivative: x / |x|.
+        using tiffin::select;
+        const bool is_norm = s.left == s.right;
+        if (is_norm) d_sum = select(none < sum, d_sum, none);
+        add_scaled(now.values[s.right], d_sum, s.adds_left, now.d[s.left]);
+        add_scaled(now.values[s.left], d_sum, s.adds_right, now.d[s.right]);
+    }
+
+    // to (+)= row factor.
+    void add_scaled(const number* row, number factor, bool is_added, number* to) const {
+        if (to == nullptr) return;
+        for (std::size_t j = 0; j < width_; j += M::width) {
+            const std::size_t n = std::min(M::width, width_ - j);
+            const auto part = row != nullptr ? M::load(row + j, n) * M::all(factor) : M::all(number(0));
+            M::store(is_added ? M::load(to + j, n) + part : part, to + j, n);
+        }
+    }
+    void add_up(const step& s, const token& now, number* out) const {
+        for (std::size_t j = 0; j < width_; j += M::width) {
+            const std::size_t n = std::min(M::width, width_ - j);
+            auto total = M::all(number(0));
+            for (std::size_t k = 0; k < s.in.size(); ++k) {
+                const number* const row = now.values[s.in[k]];
+                if (row == nullptr) continue;
+                const auto one = plan_.terms[s.in[k]].is_number() ? M::all(*row) : M::load(row + j, n);
+                total = k == 0 ? one : total + one;
+            }
+            M::store(total, out + j, n);
+        }
+    }
+    void share(const step& s, const token& now, const number* d_out) const {
+        for (std::size_t k = 0; k < s.in.size(); ++k) {
+            number* const to = now.d[s.in[k]];
+            if (to == nullptr) continue;
+            if (!plan_.terms[s.in[k]].is_number())
+                add_scaled(d_out, number(1), s.is_added[k], to);
+            else
+                for (std::size_t j = 0; j < width_; ++j) *to = *to + d_out[j];
         }
     }
 
-    template <std::size_t First, class Node>
-    number sum_of_products(const Node& node, const token& now) const {
-        value total = M::all(number(0));
-        for (std::size_t j = 0; j < width_; j += M::width) {
-            const std::size_t count = std::min(M::width, width_ - j);
-            const auto factors = factors_of_row<First>(node, value_place<M, S>{now, j, count});
-            total = total + M::first(factors.left * factors.right, count);
-        }
-        return M::sum(total);
-    }
-    template <class Targets>
-    void differentiate(const token& now, const number* dy, Targets& to) const {
-        for (std::size_t j = 0; j < width_; j += M::width) {
-            const std::size_t count = std::min(M::width, width_ - j);
-            const auto p = evaluate(source_, partials_place<M, S>{{now, j, count}});
-            slots_.template deposit<false>(p.by, M::load(dy + j, count), j, count, to);
-        }
-    }
-    template <std::size_t First, class Node, class Targets>
-    void differentiate_sum(const Node& node, const token& now, number d_sum, Targets& to) const {
-        for (std::size_t j = 0; j < width_; j += M::width) {
-            const std::size_t count = std::min(M::width, width_ - j);
-            const auto factors = factors_of_row<First>(node, partials_place<M, S>{{now, j, count}});
-            const auto product = factors.left * factors.right;
-            slots_.template deposit<true>(product.by, M::all(d_sum), j, count, to);
-        }
-    }
-
-    [[no_unique_address]] S source_;
+    terms_type terms_;
+    const typename formula_terms<M>::plan_type& plan_;
     std::size_t width_;
-    slots_type slots_;
 };
 
 }  // namespace train_detail

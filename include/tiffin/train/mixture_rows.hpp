@@ -2,12 +2,12 @@
 #pragma once
 
 #include <tiffin/train/trained_router.hpp>
+#include <tiffin/train/trained_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 TIFFIN_BEGIN
@@ -15,26 +15,24 @@ TIFFIN_BEGIN
 namespace train_detail {
 
 // y = Shared(x) + sum over the choices (e, w) of w Expert_e(x), experts ascending.
-template <class M, source_policy S>
+template <class M>
 class mixture_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
-    using router_type = trained_router<M, detail::router_of<S>>;
-    static constexpr bool has_shared = (part_count<S> > 0);
 
 public:
-    mixture_rows(const S& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    mixture_rows(const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
                  training_preparation<number>& how)
         : width_(sizes.outputs),
           inputs_(sizes.inputs),
           residual_(how.residual_width),
           given_(how.given_width),
-          router_(source.router, bound, own_kinds<S>, bound.parts.size() - part_count<S>, sizes.inputs, how) {
-        if constexpr (has_shared)
-            shared_ = make_trained_rows<M>(std::get<0>(source.parts()), bound.parts[0], sizes, how);
-        for (std::size_t e = part_count<S>; e < bound.parts.size(); ++e)
+          router_(node, bound, bound.parts.size() - node.parts.size(), sizes.inputs, how) {
+        const std::size_t first = node.parts.size();
+        if (first > 0) shared_ = make_trained_rows<M>(node.parts[0], bound.parts[0], sizes, how);
+        for (std::size_t e = first; e < bound.parts.size(); ++e)
             experts_.push_back(
-                make_trained_rows<M>(source.repeated(e - part_count<S>), bound.parts[e], sizes, how));
+                make_trained_rows<M>(node.repeated_part(e - first), bound.parts[e], sizes, how));
     }
 
     // However the tokens are shared out: each expert's areas end on a line of their own.
@@ -186,7 +184,7 @@ private:
     std::size_t inputs_;
     std::size_t residual_;  // its width; 0: the layer reads none
     std::size_t given_;     // likewise of per_layer_input
-    router_type router_;
+    trained_router<M> router_;
     std::unique_ptr<const trained_rows<number>> shared_;
     std::vector<std::unique_ptr<const trained_rows<number>>> experts_;
 };

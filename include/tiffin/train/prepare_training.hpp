@@ -21,7 +21,8 @@
 
 TIFFIN_BEGIN
 
-// What computes the steps of a backend that trains: `type` of a specialisation, see exact_machine.hpp for what it is.
+// What computes the steps of a backend that trains, see exact_machine.hpp: of a specialisation `type`, the machine, and
+// `product`, which multiplies matrices.
 template <class Backend>
 struct training_machine;
 
@@ -31,6 +32,12 @@ concept trains = requires {
 };
 template <trains Backend>
 using training_number = typename training_machine<Backend>::type::number;
+
+// A backend where layers learn on it: compose<training<simd<>>::machine>(text, policies) makes blocks for it.
+template <trains Backend>
+struct training {
+    using machine = training_numbers<typename training_machine<Backend>::type>;
+};
 
 namespace train_detail {
 
@@ -112,12 +119,15 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     static_assert(block_policy<Block>,
                   "tiffin: prepare_training<Block>(weights, backend): Block is not a block");
     using machine = typename training_machine<Backend>::type;
+    using product = typename training_machine<Backend>::product;
     using number = typename machine::number;
     using parameter_type = train_detail::parameter<number>;
     if (const status s = train_detail::check_counts(options); !s) return s.failure();
     preparation how;
     how.formats = {{}, {}, {}, true, in_place::everything};
-    auto bound = bind_weights(block, given, how);
+    const auto held = std::make_shared<const Block>(block);  // what the plan points at
+    const plan_node plan = lower<training_numbers<machine>>(*held);
+    auto bound = detail::bind_plan(plan, given, how);
     if (!bound) return bound.failure();
     for (const gathered_table& table : bound->needs.gathered) {
         if (table.choices > 0)
@@ -142,16 +152,20 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
             !s)
             return s.failure();
     }
-    train_detail::training_preparation<number> parts{
-        *all, all->absent, bound->needs.residual ? bound->needs.d_model : 0, bound->needs.given_width};
+    train_detail::training_preparation<number> parts{*all,
+                                                     all->absent,
+                                                     {&product::bytes, &product::run},
+                                                     bound->needs.residual ? bound->needs.d_model : 0,
+                                                     bound->needs.given_width};
     const call_needs& needs = bound->needs;
     auto rows = train_detail::make_trained_rows<machine>(
-        block, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
+        plan, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
     if (const status s = train_detail::give_gradients(options, *all); !s) return s.failure();
     std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
     workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
     const std::size_t experts = train_detail::recorded_experts(bound->tree);
-    trainable_layer<number> made(bound->needs, std::move(all), std::move(rows), options, experts, workers);
+    trainable_layer<number> made(bound->needs, held, std::move(all), std::move(rows), options, experts,
+                                 workers);
     if (const status s = made.reserve(options); !s) return s.failure();
     return made;
 }

@@ -10,6 +10,7 @@ TIFFIN_BEGIN
 template <class Scalar>
 struct training_machine<reference<Scalar>> {
     using type = train_detail::exact_machine<Scalar>;
+    using product = train_detail::exact_product<Scalar>;
 };
 
 TIFFIN_END

@@ -10,22 +10,20 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <span>
-#include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
 
 namespace train_detail {
 
-// The slots of one leaf among those of its tree. A slot's rows are (tokens, width).
+// The terms of one leaf among those of its formula. A term's rows are (tokens, width).
 template <class M>
 class routed_leaf {
     using number = typename M::number;
     using call_type = training_call<number>;
-    // A slot whose rows are mixed by the choices; of a pool unless it is the bank's.
-    struct mixed_slot {
-        std::size_t slot;
+    // A term whose rows are mixed by the choices; of a pool unless it is the bank's.
+    struct mixed_term {
+        std::size_t term;
         const parameter<number>* tensor;
         bool is_bank;
     };
@@ -36,26 +34,29 @@ public:
         number* ranks = nullptr;
     };
 
-    template <routed_source Leaf>
-    routed_leaf(const Leaf& leaf, std::size_t first, const bound_node& bound,
+    // terms: those of the tensors of the leaf.
+    routed_leaf(const plan_node& node, const bound_node& bound, const std::vector<std::size_t>& terms,
                 const engine_detail::source_sizes& sizes, training_preparation<number>& how) {
-        constexpr auto& kinds = own_kinds<Leaf>;
         const parameter<number>*in = nullptr, *out = nullptr;
         std::size_t experts = 0;
-        for (std::size_t i = 0; i < kinds.size(); ++i) {
-            const auto* const p = how.of(bound, i, kinds[i]);
-            if (kinds[i] == tensor_kind::low_rank_in) in = p;
-            if (kinds[i] == tensor_kind::low_rank_out) out = p;
-            if (kinds[i] != tensor_kind::low_rank_out && kinds[i] != tensor_kind::pool &&
-                kinds[i] != tensor_kind::chosen_rows)
+        for (std::size_t i = 0; i < terms.size(); ++i) {
+            const tensor_kind kind = node.kind->tensors[i].kind;
+            const auto* const p = how.of(bound, i, kind);
+            if (kind == tensor_kind::low_rank_in) in = p;
+            if (kind == tensor_kind::low_rank_out) out = p;
+            if (kind != tensor_kind::low_rank_out && kind != tensor_kind::pool &&
+                kind != tensor_kind::chosen_rows)
                 continue;
-            mixed_.push_back({first + i, p, kinds[i] == tensor_kind::low_rank_out});
+            mixed_.push_back({terms[i], p, kind == tensor_kind::low_rank_out});
             experts = bound.tensors[i].shape[0];
         }
-        router_ = std::make_unique<const trained_router<M, detail::router_of<Leaf>>>(
-            leaf.router, bound, kinds, experts, sizes.inputs, how);
+        using enum detail::router_kind;
+        if (node.kind->router == keys || node.kind->router == ranges)
+            router_ = std::make_unique<const trained_row_router<M>>(node, bound, experts, sizes.inputs, how);
+        else
+            router_ = std::make_unique<const trained_router<M>>(node, bound, experts, sizes.inputs, how);
         if (in != nullptr && out != nullptr)
-            bank_.emplace(in, out, bound.choices, sizes.inputs, sizes.outputs);
+            bank_.emplace(in, out, bound.choices, sizes.inputs, sizes.outputs, how.products);
     }
 
     [[nodiscard]] memory lay_out(step_memory& kept, std::size_t tokens) const noexcept {
@@ -68,32 +69,35 @@ public:
         const std::size_t bank = bank_ ? bank_->scratch_bytes(tokens, workers) : 0;
         return areas.used() + std::max(router_->scratch_bytes(tokens, workers), bank);
     }
-    void forward(const call_type& call, const number* x, const memory& at, std::span<number* const> rows,
+    // rows(term): where its rows go; in backward, their gradients.
+    template <class Rows>
+    void forward(const call_type& call, const number* x, const memory& at, const Rows& rows,
                  const step_memory& scratch) const {
         router_->forward(call, x, at.chosen, scratch);
-        for (const mixed_slot& m : mixed_)
+        for (const mixed_term& m : mixed_)
             if (m.is_bank)
-                bank_->forward(call, x, at.chosen, at.ranks, rows[m.slot], scratch);
+                bank_->forward(call, x, at.chosen, at.ranks, rows(m.term), scratch);
             else
-                mix_rows<M>(call, *m.tensor, at.chosen.chosen, router_->choices(), rows[m.slot]);
+                mix_rows<M>(call, *m.tensor, at.chosen.chosen, router_->choices(), rows(m.term));
     }
-    void backward(const call_type& call, const number* x, const memory& at, std::span<number* const> d_rows,
-                  number* dx, step_memory scratch) const {
+    template <class Rows>
+    void backward(const call_type& call, const number* x, const memory& at, const Rows& d_rows, number* dx,
+                  step_memory scratch) const {
         const std::size_t choices = router_->choices();
         number* const d_weights = scratch.take<number>(call.tokens * choices);
         std::fill_n(d_weights, call.tokens * choices, number(0));
-        for (const mixed_slot& m : mixed_)
+        for (const mixed_term& m : mixed_)
             if (m.is_bank)
-                bank_->backward(call, x, at.chosen, at.ranks, d_rows[m.slot], d_weights, dx, scratch);
+                bank_->backward(call, x, at.chosen, at.ranks, d_rows(m.term), d_weights, dx, scratch);
             else
-                unmix_rows<M>(call, *m.tensor, at.chosen.chosen, choices, d_rows[m.slot], d_weights);
+                unmix_rows<M>(call, *m.tensor, at.chosen.chosen, choices, d_rows(m.term), d_weights);
         router_->backward(call, x, at.chosen, d_weights, dx, scratch);
     }
 
 private:
     std::unique_ptr<const any_trained_router<number>> router_;
     std::optional<trained_bank<M>> bank_;
-    std::vector<mixed_slot> mixed_;
+    std::vector<mixed_term> mixed_;
 };
 
 }  // namespace train_detail

@@ -13,7 +13,7 @@ TIFFIN_BEGIN
 namespace train_detail {
 
 // See exact_machine.hpp for what each of these is.
-template <class Arch, class Products>
+template <class Arch>
 struct simd_machine {
     using number = float;
     using value = simd_detail::lanes<Arch>;
@@ -43,15 +43,6 @@ struct simd_machine {
     static value by_number(const Formula& formula, const Values&... values) {
         return simd_detail::apply<Arch>(formula, values...);
     }
-    static std::size_t multiply_bytes(std::size_t m, std::size_t n, std::size_t k,
-                                      std::size_t workers) noexcept {
-        return simd_product<Arch, Products>::bytes(m, n, k, workers);
-    }
-    static void multiply(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
-                         const factor<float>& a, const factor<float>& b, float* c, bool add,
-                         std::byte* memory) {
-        simd_product<Arch, Products>::run(call, m, n, k, a, b, c, add, memory);
-    }
 };
 
 }  // namespace train_detail
@@ -64,7 +55,8 @@ struct training_machine<simd<Weights, Tables, Activations, Arch>> {
         (std::same_as<Weights, f32> || std::same_as<Weights, bf16>)&&std::same_as<Tables, f32>,
         "tiffin: prepare_training<Block>(weights, simd<...>): a layer learns in f32, with products in f32 or "
         "bf16: write simd<> or simd<bf16>");
-    using type = train_detail::simd_machine<Arch, Weights>;
+    using type = train_detail::simd_machine<Arch>;
+    using product = train_detail::simd_product<Arch, Weights>;
 };
 
 TIFFIN_END

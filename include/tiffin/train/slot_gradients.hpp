@@ -21,22 +21,18 @@ const Number* row_of(const training_call<Number>& call, const parameter<Number>&
 }
 
 // What a formula sees for token t where that is a row of a tensor or of the call as it is; null: zeros.
-template <tensor_kind Kind, class Number>
-const Number* given_row(const training_call<Number>& call, const parameter<Number>& tensor, const Number* x,
-                        std::size_t t, std::size_t width) noexcept {
-    if constexpr (Kind == tensor_kind::table)
-        return row_of(call, tensor, 0, t);
-    else if constexpr (Kind == tensor_kind::vector)
-        return tensor.is_given() ? tensor.values() : nullptr;
-    else if constexpr (Kind == tensor_kind::given)
-        return call.per_layer_input + t * width;
-    else if constexpr (Kind == tensor_kind::residual_row)
-        return call.residual + t * width;
-    else if constexpr (Kind == tensor_kind::input_row)
-        return x + t * width;
-    else
-        static_assert(Kind == tensor_kind::input_row,
-                      "tiffin: prepare_training: where are rows of this kind?");
+template <class Number>
+const Number* given_row(tensor_kind kind, const training_call<Number>& call, const parameter<Number>& tensor,
+                        const Number* x, std::size_t t, std::size_t width) noexcept {
+    switch (kind) {
+        case tensor_kind::table: return row_of(call, tensor, 0, t);
+        case tensor_kind::scalar:
+        case tensor_kind::vector: return tensor.is_given() ? tensor.values() : nullptr;
+        case tensor_kind::given: return call.per_layer_input + t * width;
+        case tensor_kind::residual_row: return call.residual + t * width;
+        case tensor_kind::input_row: return x + t * width;
+        default: return nullptr;
+    }
 }
 
 // The row that choice e of token t is: of a table of chosen rows, or of an expert's by the token's id.
@@ -130,15 +126,16 @@ void add_sums(const training_call<Number>& call, const parameter<Number>& p, std
 }
 
 // A projection's, z = x W^T: dx += dz W, dW += dz^T x.
-template <class M, class Number>
-void multiply_back(const training_call<Number>& call, const parameter<Number>& weight, factor<Number> x,
-                   factor<Number> dz, Number* dx, const step_memory& scratch) {
+template <class Number>
+void multiply_back(const product_functions<Number>& products, const training_call<Number>& call,
+                   const parameter<Number>& weight, factor<Number> x, factor<Number> dz, Number* dx,
+                   const step_memory& scratch) {
     if (dx != nullptr)
-        M::multiply(call, call.tokens, x.stride, dz.stride, dz, {weight.values(), x.stride, true}, dx, true,
-                    scratch.rest());
+        products.multiply(call, call.tokens, x.stride, dz.stride, dz, {weight.values(), x.stride, true}, dx,
+                          true, scratch.rest());
     if (weight.gradient == nullptr) return;
     x.transposed = dz.transposed = true;
-    M::multiply(call, dz.stride, x.stride, call.tokens, dz, x, weight.gradient, true, scratch.rest());
+    products.multiply(call, dz.stride, x.stride, call.tokens, dz, x, weight.gradient, true, scratch.rest());
 }
 
 }  // namespace train_detail

@@ -59,9 +59,11 @@ class trainable_layer {
 
 public:
     // What try_prepare_training() makes.
-    trainable_layer(call_needs needs, std::unique_ptr<parameters> all, std::unique_ptr<const rows_type> rows,
-                    const training_options<Number>& options, std::size_t experts, std::size_t workers)
+    trainable_layer(call_needs needs, std::shared_ptr<const void> block, std::unique_ptr<parameters> all,
+                    std::unique_ptr<const rows_type> rows, const training_options<Number>& options,
+                    std::size_t experts, std::size_t workers)
         : needs_(std::move(needs)),
+          block_(std::move(block)),
           parameters_(std::move(all)),
           rows_(std::move(rows)),
           keeps_(options.keeps),
@@ -190,6 +192,7 @@ private:
     }
 
     call_needs needs_;
+    std::shared_ptr<const void> block_;  // the sources that rows_ point at
     std::unique_ptr<parameters> parameters_;
     std::unique_ptr<const rows_type> rows_;
     activations keeps_;

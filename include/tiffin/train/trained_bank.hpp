@@ -22,8 +22,8 @@ class trained_bank {
 public:
     // a (experts, rank, inputs), b (experts, width, rank).
     trained_bank(const parameter<number>* a, const parameter<number>* b, std::size_t choices,
-                 std::size_t inputs, std::size_t width)
-        : a_(a), b_(b), choices_(choices), inputs_(inputs), width_(width) {}
+                 std::size_t inputs, std::size_t width, const product_functions<number>& products)
+        : a_(a), b_(b), choices_(choices), inputs_(inputs), width_(width), products_(products) {}
 
     [[nodiscard]] bool is_given() const noexcept { return a_->is_given(); }
     // z of every pair, by expert.
@@ -45,10 +45,10 @@ public:
                 const buffers room = from(all, first);
                 number* const ranks = z + first * r;
                 take_rows<M>(alone, n, inputs_, x, at.tokens + first, none, room.inputs);
-                M::multiply(alone, n, r, inputs_, {room.inputs, inputs_}, {a(e), inputs_}, ranks, false,
-                            memory);
+                products_.multiply(alone, n, r, inputs_, {room.inputs, inputs_}, {a(e), inputs_}, ranks,
+                                   false, memory);
                 weigh(n, ranks, at.weights + first, room.ranks);
-                M::multiply(alone, n, width_, r, {room.ranks, r}, {b(e), r}, room.rows, false, memory);
+                products_.multiply(alone, n, width_, r, {room.ranks, r}, {b(e), r}, room.rows, false, memory);
             });
         std::fill_n(value, call.tokens * width_, number(0));
         add_rows_in_order<M>(call, call.tokens * choices_, width_, all.rows, at.tokens, value);
@@ -67,12 +67,12 @@ public:
                 take_rows<M>(alone, n, width_, d_value, at.tokens + first, none, room.rows);
                 if (b_->gradient != nullptr) {
                     weigh(n, ranks, weights, room.ranks);
-                    M::multiply(alone, width_, r, n, {room.rows, width_, true}, {room.ranks, r, true},
-                                b_->gradient + e * width_ * r, true, memory);
+                    products_.multiply(alone, width_, r, n, {room.rows, width_, true}, {room.ranks, r, true},
+                                       b_->gradient + e * width_ * r, true, memory);
                 }
                 // Of w z, then of w and of z.
-                M::multiply(alone, n, r, width_, {room.rows, width_}, {b(e), r, true}, room.ranks, false,
-                            memory);
+                products_.multiply(alone, n, r, width_, {room.rows, width_}, {b(e), r, true}, room.ranks,
+                                   false, memory);
                 for (std::size_t i = 0; i < n; ++i) {
                     number total(0);
                     for (std::size_t k = 0; k < r; ++k) {
@@ -85,12 +85,13 @@ public:
                 }
                 if (a_->gradient != nullptr) {
                     take_rows<M>(alone, n, inputs_, x, at.tokens + first, none, room.inputs);
-                    M::multiply(alone, r, inputs_, n, {room.ranks, r, true}, {room.inputs, inputs_, true},
-                                a_->gradient + e * r * inputs_, true, memory);
+                    products_.multiply(alone, r, inputs_, n, {room.ranks, r, true},
+                                       {room.inputs, inputs_, true}, a_->gradient + e * r * inputs_, true,
+                                       memory);
                 }
                 if (dx != nullptr)
-                    M::multiply(alone, n, inputs_, r, {room.ranks, r}, {a(e), inputs_, true}, room.inputs,
-                                false, memory);
+                    products_.multiply(alone, n, inputs_, r, {room.ranks, r}, {a(e), inputs_, true},
+                                       room.inputs, false, memory);
             });
         if (dx != nullptr)
             add_rows_in_order<M>(call, call.tokens * choices_, inputs_, all.inputs, at.tokens, dx);
@@ -116,9 +117,8 @@ private:
     // Of the products of one expert, which has all tokens at most.
     [[nodiscard]] std::size_t product_bytes(std::size_t tokens) const noexcept {
         const std::size_t r = rank();
-        return std::max({M::multiply_bytes(tokens, r, inputs_, 1), M::multiply_bytes(tokens, width_, r, 1),
-                         M::multiply_bytes(tokens, r, width_, 1), M::multiply_bytes(width_, r, tokens, 1),
-                         M::multiply_bytes(r, inputs_, tokens, 1), M::multiply_bytes(tokens, inputs_, r, 1)});
+        return std::max(products_.bytes_both_ways(tokens, r, inputs_, 1),
+                        products_.bytes_both_ways(tokens, width_, r, 1));
     }
     // visit(its call, expert, its first pair, its pairs, memory) for each that has pairs: by one worker, as its products
     // are too small to be shared out.
@@ -153,6 +153,7 @@ private:
     std::size_t choices_;
     std::size_t inputs_;
     std::size_t width_;
+    product_functions<number> products_;
 };
 
 }  // namespace train_detail

@@ -9,26 +9,29 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 
 TIFFIN_BEGIN
 
 namespace train_detail {
 
-template <class M, row_router Router>
-class trained_router<M, Router> final : public any_trained_router<typename M::number> {
+template <class M>
+class trained_row_router final : public any_trained_router<typename M::number> {
     using number = typename M::number;
     using call_type = training_call<number>;
     using parameter_type = const parameter<number>;
-    static constexpr bool keyed = key_router<Router>, gated = gating_router<Router>;
-    using wide = wide_number<number>;
-    using dual = route_partials<number>;
+    using numbers = training_numbers<M>;
+    using wide = typename numbers::wide;
+    using dual = typename numbers::ops::dual;
 
 public:
-    trained_router(const Router& router, const bound_node& bound, std::span<const tensor_kind> kinds,
-                   std::size_t rows, std::size_t inputs, training_preparation<number>& how)
-        : router_(router),
-          gate_(router, keys_of_rows(bound, kinds, how), bound.choices, inputs),
+    trained_row_router(const plan_node& node, const bound_node& bound, std::size_t rows, std::size_t inputs,
+                       training_preparation<number>& how)
+        : ops_(ops<numbers>(node)),
+          source_(node.source),
+          top_k_(node.top_k),
+          is_keyed_(node.kind->router == detail::router_kind::keys),
+          products_(how.products),
           query_(&how.absent),
           bias_(&how.absent),
           keys_(&how.absent),
@@ -36,12 +39,14 @@ public:
           rows_(rows),
           choices_(bound.choices),
           recorded_(bound.recorded) {
-        for (std::size_t i = 0; i < kinds.size(); ++i) {
-            parameter_type* const p = how.of(bound, i, kinds[i]);
-            if (kinds[i] == tensor_kind::query) query_ = p;
-            if (kinds[i] == tensor_kind::query_bias) bias_ = p;
-            if (kinds[i] == tensor_kind::row_ranges) ranges_ = bound.tensors[i];
-            if (kinds[i] != tensor_kind::half_keys) continue;
+        for (std::size_t i = 0; i < bound.tensors.size(); ++i) {
+            const tensor_kind kind = node.kind->tensors[i].kind;
+            parameter_type* const p = how.of(bound, i, kind);
+            if (kind == tensor_kind::query) query_ = p;
+            if (kind == tensor_kind::query_bias) bias_ = p;
+            if (kind == tensor_kind::row_ranges) ranges_ = bound.tensors[i];
+            if (kind == tensor_kind::row_keys) gate_.emplace(node, p, bound.choices, inputs);
+            if (kind != tensor_kind::half_keys) continue;
             keys_ = p;
             groups_ = p->given.shape[0];
             of_group_ = p->given.shape[1];
@@ -57,45 +62,42 @@ public:
         at.chosen = kept.take<choice<number>>(tokens * choices_);
         at.queries = kept.take<number>(tokens * queries());
         at.logits = kept.take<number>(tokens * groups_ * of_group_);
-        at.weights = kept.take<number>(gated ? tokens * choices_ : 0);
-        at.products = kept.take<number>(gated ? tokens * choices_ : 0);
+        at.weights = kept.take<number>(gate_ ? tokens * choices_ : 0);
+        at.products = kept.take<number>(gate_ ? tokens * choices_ : 0);
         return at;
     }
     [[nodiscard]] std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const noexcept override {
         step_memory forth, back;
         take_forward(forth, tokens);
         take_backward(back, tokens);
-        const auto product = [&](std::size_t m, std::size_t n, std::size_t k) {
-            return std::max({M::multiply_bytes(m, n, k, workers), M::multiply_bytes(n, k, m, workers),
-                             M::multiply_bytes(m, k, n, workers)});
-        };
         const std::size_t most =
-            keyed ? std::max(product(tokens, queries(), inputs_), product(tokens, of_group_, half_)) : 0;
+            is_keyed_ ? std::max(products_.bytes_both_ways(tokens, queries(), inputs_, workers),
+                                 products_.bytes_both_ways(tokens, of_group_, half_, workers))
+                      : 0;
         return std::max(forth.used(), back.used()) + most;
     }
 
     void forward(const call_type& call, const number* x, const routed_tokens<number>& at,
                  step_memory scratch) const override {
         const forward_areas room = take_forward(scratch, call.tokens);
-        if constexpr (keyed) score(call, x, at, scratch);
+        if (is_keyed_) score(call, x, at, scratch);
         call.each_tokens(call.tokens, [&](std::size_t chunk, std::size_t first, std::size_t last) {
             for (std::size_t t = first; t < last; ++t) {
                 choice<number>* const chosen = at.chosen + t * choices_;
                 wide* const wides = room.wides + chunk * 7 * choices_;
-                if constexpr (keyed) {
+                if (is_keyed_) {
                     number* const scores = room.scores + chunk * groups_ * of_group_;
                     for (std::size_t g = 0; g < groups_; ++g)
                         std::copy_n(at.logits + (g * call.tokens + t) * of_group_, of_group_,
                                     scores + g * of_group_);
-                    choose_rows(router_, scores, groups_ / 2, of_group_,
-                                reinterpret_cast<ranked<wide>*>(wides + choices_), wides, chosen);
+                    ops_.choose_rows(source_, scores, groups_ / 2, of_group_, wides, chosen);
                 } else {
                     const std::size_t id = static_cast<std::size_t>(call.ids[t]);
                     take_range(static_cast<std::int32_t>(detail::load_integer(ranges_, 2 * id)),
                                static_cast<std::int32_t>(detail::load_integer(ranges_, 2 * id + 1)), choices_,
                                chosen);
                 }
-                if constexpr (gated) gate_.forward(x, at, t, wides);
+                if (gate_) gate_->forward(x, at, t, room.duals + chunk * 2 * choices_);
             }
         });
         if (recorded_ && call.routes != nullptr)
@@ -107,20 +109,21 @@ public:
                   const number* d_weights, number* dx, step_memory scratch) const override {
         const backward_areas d = take_backward(scratch, call.tokens);
         const number* d_chosen = d_weights;
-        if constexpr (gated) {
+        if (gate_) {
             call.each_tokens(call.tokens, [&](std::size_t chunk, std::size_t first, std::size_t last) {
                 for (std::size_t p = first * choices_; p < last * choices_; p += choices_)
-                    gate_.backward(at, p / choices_, d_weights + p, d.weights + p, d.products + p,
-                                   d.duals + chunk * 2 * choices_);
+                    gate_->backward(at, p / choices_, d_weights + p, d.weights + p, d.products + p,
+                                    d.duals + chunk * 2 * choices_);
             });
-            gate_.add_products(call, x, at, d.products, dx);
+            gate_->add_products(call, x, at, d.products, dx);
             d_chosen = d.weights;
         }
-        if constexpr (keyed) {
+        if (is_keyed_) {
             std::fill_n(d.scores, groups_ * call.tokens * of_group_, number(0));
             call.each_tokens(call.tokens, [&](std::size_t chunk, std::size_t first, std::size_t last) {
                 for (std::size_t t = first; t < last; ++t)
-                    choice_back(call, at, t, d_chosen, d.scores, d.duals + chunk * 2 * choices_);
+                    choice_back(call, at, t, d_chosen, d.scores, d.sums + chunk * 2 * choices_,
+                                d.duals + chunk * 2 * choices_);
             });
             score_back(call, x, at, d, dx, scratch);
         }
@@ -130,75 +133,67 @@ private:
     struct forward_areas {
         number* scores;  // of each chunk: (groups, keys) of a token
         wide* wides;
+        dual* duals;
     };
     struct backward_areas {
         number *weights, *products;  // (tokens, choices): before they are gated, and of the keys
         number* scores;              // (groups, tokens, keys)
         number* queries;             // (tokens, groups half)
         number* part;                // (tokens, half)
+        number* sums;                // of each chunk: of a head's choices, and their gradients
         dual* duals;                 // of each chunk
     };
     forward_areas take_forward(step_memory& from, std::size_t tokens) const noexcept {
         const std::size_t chunks = call_type::chunks_of(tokens);
         number* const scores = from.take<number>(chunks * groups_ * of_group_);
-        return {scores, from.take<wide>(chunks * 7 * choices_)};
+        wide* const wides = from.take<wide>(chunks * 7 * choices_);
+        return {scores, wides, from.take<dual>(gate_ ? chunks * 2 * choices_ : 0)};
     }
     backward_areas take_backward(step_memory& from, std::size_t tokens) const noexcept {
         backward_areas d{};
-        d.weights = from.take<number>(gated ? tokens * choices_ : 0);
-        d.products = from.take<number>(gated ? tokens * choices_ : 0);
+        d.weights = from.take<number>(gate_ ? tokens * choices_ : 0);
+        d.products = from.take<number>(gate_ ? tokens * choices_ : 0);
         d.scores = from.take<number>(groups_ * tokens * of_group_);
         d.queries = from.take<number>(tokens * queries());
         d.part = from.take<number>(tokens * half_);
+        d.sums = from.take<number>(call_type::chunks_of(tokens) * 2 * choices_);
         d.duals = from.take<dual>(call_type::chunks_of(tokens) * 2 * choices_);
         return d;
     }
     [[nodiscard]] std::size_t queries() const noexcept { return groups_ * half_; }
-    static parameter_type* keys_of_rows(const bound_node& bound, std::span<const tensor_kind> kinds,
-                                        training_preparation<number>& how) {
-        parameter_type* keys = &how.absent;
-        for (std::size_t i = 0; i < kinds.size(); ++i)
-            if (kinds[i] == tensor_kind::row_keys) keys = how.of(bound, i, kinds[i]);
-        return keys;
-    }
     [[nodiscard]] factor<number> keys_of(std::size_t g, bool transposed = false) const noexcept {
         return {keys_->values() + g * of_group_ * half_, half_, transposed};
     }
 
     void score(const call_type& call, const number* x, const routed_tokens<number>& at,
                const step_memory& scratch) const {
-        M::multiply(call, call.tokens, queries(), inputs_, {x, inputs_}, {query_->values(), inputs_},
-                    at.queries, false, scratch.rest());
+        products_.multiply(call, call.tokens, queries(), inputs_, {x, inputs_}, {query_->values(), inputs_},
+                           at.queries, false, scratch.rest());
         if (bias_->is_given())
             for (std::size_t i = 0; i < call.tokens * queries(); ++i)
                 at.queries[i] = at.queries[i] + bias_->values()[i % queries()];
         for (std::size_t g = 0; g < groups_; ++g)
-            M::multiply(call, call.tokens, of_group_, half_, {at.queries + g * half_, queries()}, keys_of(g),
-                        at.logits + g * call.tokens * of_group_, false, scratch.rest());
+            products_.multiply(call, call.tokens, of_group_, half_, {at.queries + g * half_, queries()},
+                               keys_of(g), at.logits + g * call.tokens * of_group_, false, scratch.rest());
     }
     // From the weights of a token's choices to the scores that these are sums of.
     void choice_back(const call_type& call, const routed_tokens<number>& at, std::size_t t,
-                     const number* d_weights, number* d_scores, dual* room) const {
+                     const number* d_weights, number* d_scores, number* sums, dual* room) const {
         for (std::size_t h = 0; h < groups_ / 2; ++h) {
-            const std::size_t first = t * choices_ + h * router_.top_k;
+            const std::size_t first = t * choices_ + h * top_k_;
             const auto score_at = [&](number* scores, std::size_t i, std::size_t half) -> number& {
                 const auto row = static_cast<std::size_t>(at.chosen[first + i].expert);
                 const std::size_t key = half == 0 ? row / of_group_ : row % of_group_;
                 return scores[((2 * h + half) * call.tokens + t) * of_group_ + key];
             };
-            const auto evaluate = [&](const auto& variable) {
-                for (std::size_t i = 0; i < router_.top_k; ++i)
-                    room[i] = variable(i, score_at(at.logits, i, 0) + score_at(at.logits, i, 1));
-                router_.weigh(room, router_.top_k);
-                return room;
-            };
-            each_partial(router_.top_k, router_.top_k, d_weights + first, evaluate,
-                         [&](std::size_t i, const number& v) {
-                             for (const std::size_t half : {0u, 1u}) {
-                                 number& to = score_at(d_scores, i, half);
-                                 to = to + v;
-                             }
-                         });
+            for (std::size_t i = 0; i < top_k_; ++i)
+                sums[i] = score_at(at.logits, i, 0) + score_at(at.logits, i, 1);
+            ops_.choose_rows_back(source_, sums, top_k_, d_weights + first, room, sums + top_k_);
+            for (std::size_t i = 0; i < top_k_; ++i)
+                for (const std::size_t half : {0u, 1u}) {
+                    number& to = score_at(d_scores, i, half);
+                    to = to + sums[top_k_ + i];
+                }
         }
     }
     void score_back(const call_type& call, const number* x, const routed_tokens<number>& at,
@@ -206,21 +201,25 @@ private:
         const std::size_t n = call.tokens;
         for (std::size_t g = 0; g < groups_; ++g) {
             const number* const scores = d.scores + g * n * of_group_;
-            M::multiply(call, n, half_, of_group_, {scores, of_group_}, keys_of(g, true), d.part, false,
-                        scratch.rest());
+            products_.multiply(call, n, half_, of_group_, {scores, of_group_}, keys_of(g, true), d.part,
+                               false, scratch.rest());
             for (std::size_t t = 0; t < n; ++t)
                 std::copy_n(d.part + t * half_, half_, d.queries + t * queries() + g * half_);
             if (keys_->gradient != nullptr)
-                M::multiply(call, of_group_, half_, n, {scores, of_group_, true},
-                            {at.queries + g * half_, queries(), true},
-                            keys_->gradient + g * of_group_ * half_, true, scratch.rest());
+                products_.multiply(call, of_group_, half_, n, {scores, of_group_, true},
+                                   {at.queries + g * half_, queries(), true},
+                                   keys_->gradient + g * of_group_ * half_, true, scratch.rest());
         }
         add_sums<M>(call, *bias_, queries(), n, d.queries);
-        multiply_back<M>(call, *query_, {x, inputs_}, {d.queries, queries()}, dx, scratch);
+        multiply_back(products_, call, *query_, {x, inputs_}, {d.queries, queries()}, dx, scratch);
     }
 
-    Router router_;
-    typename row_gate_of<M, Router>::type gate_;
+    const typename numbers::ops& ops_;
+    const void* source_;
+    std::size_t top_k_;
+    bool is_keyed_;
+    product_functions<number> products_;
+    std::optional<trained_row_gate<M>> gate_;
     parameter_type* query_;
     parameter_type* bias_;
     parameter_type* keys_;

@@ -3,6 +3,7 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/source_sizes.hpp>
+#include <tiffin/plan/lower.hpp>
 #include <tiffin/train/parameter.hpp>
 #include <tiffin/train/training_call.hpp>
 
@@ -36,7 +37,8 @@ template <class Number>
 struct training_preparation {
     std::deque<parameter<Number>>& parameters;  // of the tensors given, in their order
     const parameter<Number>& absent;            // stands for what was not given
-    std::size_t residual_width = 0;             // 0: the layer reads none
+    product_functions<Number> products;
+    std::size_t residual_width = 0;  // 0: the layer reads none
     std::size_t given_width = 0;
 
     const parameter<Number>* of(const bound_node& bound, std::size_t tensor, tensor_kind kind) {
@@ -47,9 +49,10 @@ struct training_preparation {
     }
 };
 
-template <class M, source_policy Source>
+// What trains a node, by its role. M: the machine, see exact_machine.hpp.
+template <class M>
 std::unique_ptr<const trained_rows<typename M::number>> make_trained_rows(
-    const Source& source, const bound_node& bound, const engine_detail::source_sizes& sizes,
+    const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
     training_preparation<typename M::number>& how);
 
 // to[rows[i]] += from[i], each row by itself; rows differ.

@@ -64,14 +64,18 @@ struct training_call {
 
     [[nodiscard]] std::size_t number(std::size_t t) const noexcept { return numbers ? numbers[t] : t; }
 
-    // task(i) for i in [0, n), each once, as many at a time as there are workers.
+    // task(worker, i) for i in [0, n), each once, as many at a time as there are workers.
     template <class Task>
-    void each(std::size_t n, const Task& task) const {
+    void each_by_worker(std::size_t n, const Task& task) const {
         const std::size_t at_once = std::min(workers, n);
         const auto work = [&](std::size_t worker) {
-            for (std::size_t i = worker; i < n; i += at_once) task(i);
+            for (std::size_t i = worker; i < n; i += at_once) task(worker, i);
         };
         execute(at_once, task_ref(work));
+    }
+    template <class Task>
+    void each(std::size_t n, const Task& task) const {
+        each_by_worker(n, [&](std::size_t, std::size_t i) { task(i); });
     }
     // task(chunk, first, last) for the tokens in chunks of a size that does not depend on the workers.
     static constexpr std::size_t chunk = 16;
@@ -79,6 +83,13 @@ struct training_call {
     template <class Task>
     void each_tokens(std::size_t n, const Task& task) const {
         each(chunks_of(n), [&](std::size_t c) { task(c, c * chunk, std::min(n, (c + 1) * chunk)); });
+    }
+    // The same with the worker that computes it, as task(worker, chunk, first, last).
+    template <class Task>
+    void each_tokens_by_worker(std::size_t n, const Task& task) const {
+        each_by_worker(chunks_of(n), [&](std::size_t worker, std::size_t c) {
+            task(worker, c, c * chunk, std::min(n, (c + 1) * chunk));
+        });
     }
     // task(first, last) for columns [0, width) in pieces. What is summed over tokens is summed so: by every piece in
     // the order of the tokens, whoever computes it.
@@ -96,6 +107,23 @@ struct factor {
     const Number* data;
     std::size_t stride;
     bool transposed = false;
+};
+
+// Products of matrices, in the number format that a backend has for them.
+template <class Number>
+struct product_functions {
+    // Memory that multiply() wants.
+    std::size_t (*bytes)(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept;
+    // c (m, n) (+)= sum_k a(i, k) b(j, k).
+    void (*multiply)(const training_call<Number>& call, std::size_t m, std::size_t n, std::size_t k,
+                     const factor<Number>& a, const factor<Number>& b, Number* c, bool add,
+                     std::byte* memory);
+
+    // Of y (m, n) = x (m, k) W^T and both its gradients.
+    [[nodiscard]] std::size_t bytes_both_ways(std::size_t m, std::size_t n, std::size_t k,
+                                              std::size_t workers) const noexcept {
+        return std::max({bytes(m, n, k, workers), bytes(n, k, m, workers), bytes(m, k, n, workers)});
+    }
 };
 
 }  // namespace train_detail

@@ -1,0 +1,207 @@
+// A formula over sources as steps over terms: what is read of tensors and of parts, and what ops compute of these.
+#pragma once
+
+#include <tiffin/grammar/parts_apart.hpp>
+#include <tiffin/plan/formula.hpp>
+#include <tiffin/plan/lower.hpp>
+#include <tiffin/train/trained_rows.hpp>
+#include <tiffin/train/training_op.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+
+namespace train_detail {
+
+inline constexpr std::size_t no_term = ~std::size_t{0};
+
+// What a formula reads or computes for a token: a row, or one number.
+template <class Number>
+struct formula_term {
+    enum class what : unsigned char { tensor, part, value, scale };
+
+    what is;
+    tensor_kind kind;                                  // of a tensor
+    const parameter<Number>* tensor;                   // likewise
+    std::unique_ptr<const trained_rows<Number>> part;  // of a row that is computed apart
+    std::size_t place = 0;                             // among values, scales, or those that have rows
+    std::size_t d_place = 0;  // among gradients of its form: rows, sums of rows, sums of numbers
+
+    // Whether there is a row of it for every token of a call, computed before the formula.
+    [[nodiscard]] bool has_rows() const noexcept {
+        return is == what::part ||
+               (is == what::tensor && (kind == tensor_kind::projection || kind == tensor_kind::low_rank_out ||
+                                       kind == tensor_kind::pool || kind == tensor_kind::chosen_rows));
+    }
+    [[nodiscard]] bool is_number() const noexcept {
+        return is == what::scale || (is == what::tensor && plan_detail::is_one_number(kind));
+    }
+    // Whether it is a tensor of this kind; the gradients of vectors and scalars are added up over tokens.
+    [[nodiscard]] bool is_a(tensor_kind one) const noexcept { return is == what::tensor && kind == one; }
+    [[nodiscard]] bool is_trained() const noexcept {
+        return is == what::tensor && tensor->gradient != nullptr;
+    }
+    // Whether its gradient is added to what others have left there.
+    [[nodiscard]] bool is_added() const noexcept {
+        return is == what::tensor && !has_rows() && !is_a(tensor_kind::table);
+    }
+};
+
+// out = op(in); a sum where there is no op. The number that an op scales its row by is one of `left` and `right`.
+template <class Number, class Wide>
+struct formula_step {
+    const training_ops<Number, Wide>* ops = nullptr;
+    const void* source = nullptr;
+    std::vector<std::size_t> in{};  // terms
+    std::unique_ptr<bool[]> is_added{};
+    std::size_t out = no_term;
+    std::size_t scale = no_term, left = no_term, right = no_term;
+    bool adds_left = false, adds_right = false;
+};
+
+// Steps come after those whose values they read; every value is read by one step.
+template <class Numbers>
+class formula_plan {
+    using number = typename Numbers::number;
+    using node_role = detail::node_role;
+    using preparation = training_preparation<number>;
+
+public:
+    using term = formula_term<number>;
+    using step = formula_step<number, typename Numbers::wide>;
+
+    std::vector<term> terms;
+    std::vector<step> steps;
+    std::size_t values = 0, scales = 0, rows = 0;           // but for those of the root
+    std::size_t d_rows = 0, row_sums = 0, number_sums = 0;  // gradients
+    std::size_t root = no_term;
+
+    // make_part(node, bound): the rows of a source that is computed apart. add_leaf(node, bound, its tensors' terms): of
+    // one that routes.
+    template <class MakePart, class AddLeaf>
+    void build(const plan_node& node, const bound_node& bound, preparation& how, const MakePart& make_part,
+               const AddLeaf& add_leaf) {
+        root = add(node, bound, how, make_part, add_leaf);
+        // A row that lies elsewhere is copied.
+        if (terms[root].is != term::what::value && !terms[root].has_rows()) {
+            step copy;
+            copy.in = {root};
+            root = finish(std::move(copy));
+        }
+        for (step& s : steps) mark_added(s);
+        for (std::size_t i = 0; i < terms.size(); ++i) place(terms[i], i == root);
+    }
+
+private:
+    std::size_t add_term(typename term::what is, tensor_kind kind,
+                         const parameter<number>* tensor = nullptr) {
+        terms.push_back({is, kind, tensor, nullptr});
+        return terms.size() - 1;
+    }
+    // The root's row and gradient are those of the call.
+    void place(term& t, bool is_root) noexcept {
+        if (t.is == term::what::scale) t.place = scales++;
+        if (t.is_a(tensor_kind::vector)) t.d_place = row_sums++;
+        if (t.is_a(tensor_kind::scalar)) t.d_place = number_sums++;
+        if (is_root) return;
+        if (t.is == term::what::value) t.place = values++;
+        if (t.has_rows()) t.place = rows++;
+        if (t.has_rows() || t.is_a(tensor_kind::table)) t.d_place = d_rows++;
+    }
+    std::size_t add_part(std::unique_ptr<const trained_rows<number>> part) {
+        const std::size_t at = add_term(term::what::part, tensor_kind::computed);
+        terms[at].part = std::move(part);
+        return at;
+    }
+    template <class MakePart, class AddLeaf>
+    std::size_t add(const plan_node& node, const bound_node& bound, preparation& how,
+                    const MakePart& make_part, const AddLeaf& add_leaf) {
+        const detail::node_kind& kind = *node.kind;
+        const bool is_norm = kind.role == node_role::row_norm, is_apart = detail::parts_apart(kind);
+        if (is_apart && !is_norm) return add_part(make_part(node, bound));
+        std::vector<std::size_t> own(kind.tensors.size(), no_term), parts;
+        for (std::size_t i = 0; i < own.size(); ++i)
+            own[i] = add_tensor(kind.tensors[i].kind, how.of(bound, i, kind.tensors[i].kind));
+        if (kind.role == node_role::routed) add_leaf(node, bound, own);
+        for (std::size_t i = 0; i < node.parts.size(); ++i)
+            parts.push_back(is_apart ? add_part(make_part(node.parts[i], bound.parts[i]))
+                                     : add(node.parts[i], bound.parts[i], how, make_part, add_leaf));
+        if (kind.sums) return add_sum(terms_of_sum(own, parts));
+        return add_op(node, std::move(own), parts);
+    }
+    std::size_t add_tensor(tensor_kind kind, const parameter<number>* tensor) {
+        if (kind == tensor_kind::computed || !plan_detail::has_value(kind)) return no_term;
+        return kind == tensor_kind::row_scale ? add_term(term::what::scale, kind)
+                                              : add_term(term::what::tensor, kind, tensor);
+    }
+    std::vector<std::size_t> terms_of_sum(const std::vector<std::size_t>& own,
+                                          const std::vector<std::size_t>& parts) const {
+        std::vector<std::size_t> all;
+        for (const std::size_t t : own) {
+            if (t == no_term) continue;
+            const bool is_absent = terms[t].kind == tensor_kind::vector && !terms[t].tensor->is_given();
+            if (!is_absent) all.push_back(t);
+        }
+        all.insert(all.end(), parts.begin(), parts.end());
+        return all;
+    }
+    // The sum of one row is this row.
+    std::size_t add_sum(std::vector<std::size_t> of) {
+        if (of.size() == 1 && !terms[of[0]].is_number()) return of[0];
+        step s;
+        s.in = std::move(of);
+        return finish(std::move(s));
+    }
+    std::size_t add_op(const plan_node& node, std::vector<std::size_t> own,
+                       const std::vector<std::size_t>& parts) {
+        const detail::node_kind& kind = *node.kind;
+        step s;
+        s.ops = &ops<Numbers>(node);
+        s.source = node.source;
+        if (kind.role == node_role::row_norm || kind.role == node_role::row_dot) {
+            s.scale = own[0];
+            s.left = parts[0];
+            s.right = kind.role == node_role::row_norm ? parts[0] : parts[1];
+        }
+        for (std::size_t i = 0; i < own.size(); ++i)
+            if (kind.tensors[i].kind == tensor_kind::computed) own[i] = parts[0];
+        if (s.ops->reads_tensors) {
+            s.in = std::move(own);
+            s.in.insert(s.in.end(), parts.begin(), parts.end());
+        } else if (s.scale != no_term) {
+            // The value, what scales it, a norm's weight.
+            s.in = {parts.back(), s.scale};
+            for (std::size_t i = 2; i < own.size(); ++i) s.in.push_back(own[i]);
+        } else {
+            s.in = parts;
+        }
+        return finish(std::move(s));
+    }
+    std::size_t finish(step s) {
+        s.out = add_term(term::what::value, tensor_kind::computed);
+        steps.push_back(std::move(s));
+        return steps.back().out;
+    }
+    // The first gradient that a row of its own gets is written, what comes after it is added.
+    void mark_added(step& s) const {
+        std::vector<std::size_t> seen;
+        const auto is_added = [&](std::size_t t) {
+            if (t == no_term) return false;
+            const bool before = std::find(seen.begin(), seen.end(), t) != seen.end();
+            seen.push_back(t);
+            return before || terms[t].is_added();
+        };
+        s.is_added = std::make_unique<bool[]>(s.in.size());
+        for (std::size_t k = 0; k < s.in.size(); ++k) s.is_added[k] = is_added(s.in[k]);
+        s.adds_left = is_added(s.left);
+        s.adds_right = is_added(s.right);
+    }
+};
+
+}  // namespace train_detail
+
+TIFFIN_END
