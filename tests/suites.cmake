@@ -19,8 +19,8 @@
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
 # DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
-# LEARNS    the same compositions, their gradients, unoptimised: train.<thing>, in the form `full`. LEARNS_SMALL: in
-#           the other forms too; these have every part that memory is handed between.
+# LEARNS    the same program for the gradients of its texts: train.<thing>, in the form `full`. LEARNS_SMALL: in the
+#           other forms too; these have every part that memory is handed between. LEARNS_BY_TYPE: as a program of its own.
 # OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
 # HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
 # NVCC_ONLY not on the emulated device.
@@ -77,7 +77,7 @@ tiffin_suite(engine/conformance_composed
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
                    source/fused.hpp source/none.hpp cpu/stage.hpp cpu/run_stage.hpp cpu/chain.hpp)
 tiffin_suite(engine/conformance_custom
-             HEAVY LEARNS DEVICE NVCC_LONG
+             HEAVY LEARNS_BY_TYPE DEVICE NVCC_LONG
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
                    cpu/block_formula.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources

@@ -318,6 +318,10 @@ numbers_compared check_case(const composition& what, const conformance_case& c) 
 
 void check_conformance(const composition& what) {
     CHECK_MESSAGE(what.differs.empty(), what.name, " is another plan than its type: ", what.differs);
+#if defined(TIFFIN_TEST_LEARNING)
+    if (gradients_are_asked_for())
+        return check_gradients_of(what.name, what.tensors, what.contenders.size() > 1);
+#endif
     numbers_compared all;
     for (const conformance_case& c : covering_cases()) {
         const numbers_compared one = check_case(what, c);
@@ -410,6 +414,9 @@ void check_special_values(const composition& what) {
 
 void check(const composition& what) {
     check_conformance(what);
+#if defined(TIFFIN_TEST_LEARNING)
+    if (gradients_are_asked_for()) return;
+#endif
     check_special_values(what);
 }
 

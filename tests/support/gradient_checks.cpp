@@ -1,6 +1,7 @@
 // The checks of conformance.hpp for gradients, compiled once for all suites.
-#include "support/conformance.hpp"
+#include "support/doctest.hpp"
 #include "support/executors.hpp"
+#include "support/gradients.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +22,7 @@ struct gradient_case {
     unsigned biases;
 };
 
-void check_differences(const composition& what, const gradient_case& c) {
+differences_checked check_differences(const learning& what, const gradient_case& c) {
     const tensor_set tensors(what.tensors, {c.sizes, {}, {}, c.biases, 7});
     double_tensors given(tensors);
     auto layer = what.exact(given.given(), {.tokens = c.tokens, .workers = 1});
@@ -60,8 +61,7 @@ void check_differences(const composition& what, const gradient_case& c) {
             const difference d = differentiate(loss, numbers[at], scale);
             ++checked;
             rough += d.smooth ? 0u : 1u;
-            const bool right =
-                !d.smooth || std::fabs(g - d.value) <= 1e-6 * (std::fabs(d.value) + scale) + 1e-11;
+            const bool right = !d.smooth || std::fabs(g - d.value) <= d.tolerance;
             CHECK_MESSAGE(right, what.name, ": d", name, "[", at, "] = ", g, ", by differences ", d.value);
         }
     };
@@ -78,12 +78,16 @@ void check_differences(const composition& what, const gradient_case& c) {
         each_gradient<double>(layer, one, [&](std::size_t at, double g) { all.emplace_back(at, g); });
         check(std::string(one.name), given.of(one.name), all);
     }
+    return {checked, rough};
+}
+void check_smooth_differences(const learning& what, const gradient_case& c) {
+    const auto [checked, rough] = check_differences(what, c);
     // Kinks are rare, and so are routes that change.
     CHECK_MESSAGE(rough * 20 <= checked, rough, " of ", checked);
 }
 
 // False where rounding may lead a token elsewhere with these tensors: nothing is checked then.
-bool check_backends_with(const composition& what, const gradient_case& c, std::uint32_t seed) {
+bool check_backends_with(const learning& what, const gradient_case& c, std::uint32_t seed) {
     const with_sums ordered(order::any);
     const tensor_set tensors(what.tensors, {c.sizes, {}, {}, c.biases, seed});
     auto bound = what.bound(tensors.given(), {.tokens = c.tokens, .workers = 1});
@@ -136,7 +140,7 @@ bool check_backends_with(const composition& what, const gradient_case& c, std::u
     }
     return true;
 }
-void check_backends(const composition& what, const gradient_case& c) {
+void check_backends(const learning& what, const gradient_case& c) {
     std::uint32_t seed = 9;
     while (seed < 40 && !check_backends_with(what, c, seed)) ++seed;
     CHECK_MESSAGE(seed < 40, what.name, ": no tensors whose routes are certain");
@@ -144,17 +148,18 @@ void check_backends(const composition& what, const gradient_case& c) {
 
 }  // namespace
 
-void check_conformance(const composition& what) {
+void check_gradients(const learning& what) {
     constexpr std::size_t L = tiffin::simd_detail::width<xsimd::default_arch>;
     INFO(what.name);
-    check_differences(what, {{7, 11, 6}, 5, ~0u});
-    check_differences(what, {{5, 3, 2}, 18, 0u});
+    check_smooth_differences(what, {{7, 11, 6}, 5, ~0u});
+    check_smooth_differences(what, {{5, 3, 2}, 18, 0u});
     if (!what.simd) return;
     check_backends(what, {{L + 1, 2 * L + 3, 9}, 21, ~0u});
     check_backends(what, {{3, L, 4}, 1, 0u});
 }
-void check(const composition& what) {
-    check_conformance(what);
+differences_checked check_random_differences(const learning& what, random_numbers& random) {
+    const tiffin_test::sizes of{1 + random.below(9), 1 + random.below(9), 1 + random.below(6)};
+    return check_differences(what, {of, 1 + random.below(4), random.below(2) == 0 ? ~0u : 0u});
 }
 
 }  // namespace tiffin_test

@@ -8,7 +8,9 @@
 #include <tiffin/train/simd.hpp>
 
 #include "support/bounded.hpp"
+#include "support/random.hpp"
 #include "support/tensor_set.hpp"
+#include "support/texts.hpp"
 
 #include <algorithm>
 #include <array>
@@ -32,7 +34,8 @@ template <class Number>
 using learner = std::function<tiffin::trainable_layer<Number>(const tiffin::weights&,
                                                               const tiffin::training_options<Number>&)>;
 
-struct composition {
+// A composition that learns.
+struct learning {
     std::string name;
     wanted_tensors tensors;
     std::function<double_oracle(const tiffin::weights&)> evaluate;
@@ -41,10 +44,9 @@ struct composition {
     learner<float> simd;
 };
 
-// The exact gradient alone: quicker to compile where the composition is what is tested.
 template <class Block>
-composition compose(std::string name, const Block& block = {}) {
-    const auto evaluate = [=](const tiffin::weights& given) -> double_oracle {
+auto oracle_in_double(const Block& block) {
+    return [=](const tiffin::weights& given) -> double_oracle {
         tiffin::binding bound =
             tiffin::bind_weights(block, given, {.formats = {{}, {}, {}, true, tiffin::in_place::everything}})
                 .or_throw();
@@ -56,31 +58,29 @@ composition compose(std::string name, const Block& block = {}) {
                 engine->evaluate_token({id, residual, beside}, x, y, scratch.data());
             };
     };
+}
+template <class Block, class Backend>
+learner<tiffin::training_number<Backend>> learner_of(const Block& block, const Backend& backend) {
+    using number = tiffin::training_number<Backend>;
+    return [=](const tiffin::weights& given, const tiffin::training_options<number>& options) {
+        return tiffin::prepare_training(block, given, backend, options);
+    };
+}
+// What is compiled by its type.
+template <class Block>
+learning learn(std::string name, const Block& block = {}) {
     return {std::move(name),
             tensors_wanted(block),
-            evaluate,
-            [=](const tiffin::weights& given, const tiffin::training_options<double>& options) {
-                return tiffin::prepare_training(block, given, tiffin::reference<>{}, options);
-            },
-            {},
-            {}};
+            oracle_in_double(block),
+            learner_of(block, tiffin::reference<>{}),
+            learner_of(block, tiffin::reference<bounded>{}),
+            learner_of(block, tiffin::simd<>{})};
 }
-// Also on `simd`, against numbers that know their error: one composition of a kind is enough for that.
-template <class Block>
-composition compose_on_both(std::string name, const Block& block = {}) {
-    composition what = compose(std::move(name), block);
-    what.bound = [=](const tiffin::weights& given, const tiffin::training_options<bounded>& options) {
-        return tiffin::prepare_training(block, given, tiffin::reference<bounded>{}, options);
-    };
-    what.simd = [=](const tiffin::weights& given, const tiffin::training_options<float>& options) {
-        return tiffin::prepare_training(block, given, tiffin::simd<>{}, options);
-    };
-    return what;
-}
-template <class Block>
-composition compose_with_reference(std::string name, const Block& block = {}) {
-    return compose_on_both(std::move(name), block);
-}
+
+// The gradient against central differences; on `simd` against numbers that know their error, if `what` has both.
+void check_gradients(const learning& what);
+// The former alone, of a few tokens and random sizes. Throws what prepare_training() refuses.
+differences_checked check_random_differences(const learning& what, random_numbers& random);
 
 // A step of a layer: what it reads and writes, in a number of one's own.
 template <class Number>
@@ -168,10 +168,12 @@ void each_gradient(const tiffin::trainable_layer<Number>& layer, const tiffin::t
         }
 }
 
-// Central differences of two widths and their extrapolation, whose error is of the fourth order. Where the two differ
-// by more than a smooth function's would there is a kink, or a route that changes.
+// Central differences of three widths, extrapolated from the first two and from the last two: the error of the latter is
+// of the fourth order, a fifteenth of their distance where the loss is smooth. Where they are further apart than a gradient
+// may be from them there is a kink, a route that changes, or a curve too sharp for these widths.
 struct difference {
     double value;
+    double tolerance;
     bool smooth;
 };
 inline difference differentiate(const std::function<double()>& loss, double& at, double scale) {
@@ -184,8 +186,10 @@ inline difference differentiate(const std::function<double()>& loss, double& at,
         at = before;
         return (above - below) / (2 * h);
     };
-    const double wide = central(step), narrow = central(step / 2);
-    return {(4 * narrow - wide) / 3, std::fabs(wide - narrow) <= 1e-3 * (std::fabs(narrow) + scale)};
+    const double wide = central(step), half = central(step / 2), quarter = central(step / 4);
+    const double first = (4 * half - wide) / 3, second = (4 * quarter - half) / 3;
+    const double tolerance = 1e-6 * (std::fabs(second) + scale) + 1e-11;
+    return {second, tolerance, std::fabs(first - second) <= tolerance};
 }
 
 }  // namespace tiffin_test

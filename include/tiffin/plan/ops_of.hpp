@@ -38,6 +38,21 @@ struct ops_type<Numbers> {
     using type = typename Numbers::ops;
 };
 
+// What a policy calls an activation with that a text named: what routers choose in, or numbers with their derivatives.
+template <class Numbers>
+struct number_of_calls {
+    using type = typename Numbers::wide;
+};
+template <class Numbers>
+    requires requires {
+        typename Numbers::called_by_number;
+    }
+struct number_of_calls<Numbers> {
+    using type = typename Numbers::called_by_number;
+};
+template <class Numbers>
+using called_by_number = typename number_of_calls<Numbers>::type;
+
 }  // namespace plan_detail
 
 template <class Numbers>

@@ -187,21 +187,6 @@ bool read_option(Value& to, const text_argument& from) noexcept {
     }
 }
 
-// What a policy calls an activation with that a text named: what routers choose in, or numbers with their derivatives.
-template <class Numbers>
-struct number_of_calls {
-    using type = typename Numbers::wide;
-};
-template <class Numbers>
-    requires requires {
-        typename Numbers::called_by_number;
-    }
-struct number_of_calls<Numbers> {
-    using type = typename Numbers::called_by_number;
-};
-template <class Numbers>
-using called_by_number = typename number_of_calls<Numbers>::type;
-
 // The form of policy P for a kind of number; Numbers: void where nothing is computed.
 template <class Numbers, class P>
 struct form_of {
