@@ -32,7 +32,9 @@ foreach(header IN ITEMS direct_file undo_journal mapped_file row_file table_loca
 endforeach()
 tiffin_room(io MAY runtime table block modulator)
 tiffin_room_file(io/fold_layer.hpp MAY cpu)
-tiffin_room(train MAY table runtime)
+tiffin_room(train MAY call)
+# Losses, optimizers, schedules, tables that learn.
+tiffin_room(learn MAY train table)
 # What learns on `simd`.
 tiffin_room_file(train/simd.hpp MAY cpu)
 tiffin_room_file(train/simd_product.hpp MAY cpu)
@@ -41,7 +43,7 @@ tiffin_room_file(train/reference.hpp MAY reference)
 tiffin_room_file(io/training_layer.hpp MAY train)
 
 tiffin_room(analysis MAY plan table)
-tiffin_room(mpi MAY table train)
+tiffin_room(mpi MAY table learn)
 
 # Headers of include/tiffin itself that bring rooms: who includes them has to be allowed these.
 tiffin_room_file(tensor.hpp MAY format)

@@ -129,12 +129,12 @@ tiffin_suite(train/trainable_layer O0
              TESTS plan/formula.hpp train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
                    train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
 tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
-tiffin_suite(train/cross_entropy THREADS)
-tiffin_suite(train/router_loss O0)
+tiffin_suite(learn/cross_entropy THREADS)
+tiffin_suite(learn/router_loss O0)
 tiffin_suite(train/training_allocation O0 OWN_NEW TESTS train/run_training.hpp)
-tiffin_suite(train/stored_table O0 TESTS train/learning_rows.hpp)
-tiffin_suite(train/adamw O0
-             THREADS TESTS train/adamw_step.hpp train/adamw_update.hpp train/learning_rate.hpp named_memory.hpp)
+tiffin_suite(learn/stored_table O0 TESTS learn/learning_rows.hpp)
+tiffin_suite(learn/adamw O0
+             THREADS TESTS learn/adamw_step.hpp learn/adamw_update.hpp learn/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
                   TESTS train/partials.hpp train/formula_partials.hpp train/formula_plan.hpp train/formula_terms.hpp
                         train/formula_rows.hpp train/training_op.hpp train/training_numbers.hpp train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp

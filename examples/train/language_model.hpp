@@ -6,11 +6,11 @@
 #include <tiffin/block/linear.hpp>
 #include <tiffin/call/carried_residuals.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/learn/adamw.hpp>
+#include <tiffin/learn/cross_entropy.hpp>
+#include <tiffin/learn/router_loss.hpp>
 #include <tiffin/source/source_input.hpp>
 #include <tiffin/source/through.hpp>
-#include <tiffin/train/adamw.hpp>
-#include <tiffin/train/cross_entropy.hpp>
-#include <tiffin/train/router_loss.hpp>
 
 #include "ffn_kinds.hpp"
 #include "parameters.hpp"

@@ -1,7 +1,7 @@
 // All that a run is made of, as the command line and a checkpoint say it.
 #pragma once
 
-#include <tiffin/train/learning_rate.hpp>
+#include <tiffin/learn/learning_rate.hpp>
 
 #include "../support/number_range.hpp"
 #include "language_model.hpp"

@@ -4,7 +4,7 @@
 //     decoder model.gguf --side-file tables.safetensors --prompt "mount - "
 #include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/thread_team.hpp>
-#include <tiffin/train/learning_rate.hpp>
+#include <tiffin/learn/learning_rate.hpp>
 
 #include <CLI/CLI.hpp>
 

@@ -8,10 +8,10 @@
 #include <tiffin/cpu/fold.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/learn/adamw.hpp>
+#include <tiffin/learn/cross_entropy.hpp>
 #include <tiffin/reference/reference.hpp>
 #include <tiffin/table/row_file.hpp>
-#include <tiffin/train/adamw.hpp>
-#include <tiffin/train/cross_entropy.hpp>
 #include <tiffin/train/reference.hpp>
 
 #include "support/doctest.hpp"

@@ -1,9 +1,9 @@
 // No allocation in a step of training: forward, backward, the losses, the optimizer.
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/train/adamw.hpp>
-#include <tiffin/train/cross_entropy.hpp>
-#include <tiffin/train/router_loss.hpp>
+#include <tiffin/learn/adamw.hpp>
+#include <tiffin/learn/cross_entropy.hpp>
+#include <tiffin/learn/router_loss.hpp>
 #include <tiffin/train/simd.hpp>
 
 #include "support/doctest.hpp"

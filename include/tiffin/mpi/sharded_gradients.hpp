@@ -1,10 +1,10 @@
 // Training over the ranks of an MPI program: gradients of rows go to the ranks that own the rows, all others are added up.
 #pragma once
 
+#include <tiffin/learn/learning_rows.hpp>
 #include <tiffin/mpi/rank_exchange.hpp>
 #include <tiffin/mpi/shard_checks.hpp>
 #include <tiffin/mpi/shard_grid.hpp>
-#include <tiffin/train/learning_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -67,8 +67,8 @@ public:
     // Collective. Takes the layer's gradients of its table `tensor`; afterwards this has those of this rank's rows.
     // Errors: errc::missing_tensor where the layer trains no such table.
     status gather(const trainable_layer<float>& layer, std::string_view tensor) {
-        if (const auto* const trained = train_detail::trained_table(layer, tensor); trained != nullptr)
-            return gather(train_detail::layer_row_gradients<float>(layer, *trained));
+        if (const auto* const trained = learn_detail::trained_table(layer, tensor); trained != nullptr)
+            return gather(learn_detail::layer_row_gradients<float>(layer, *trained));
         return detail::agreed(own_.get(), failure(errc::missing_tensor, std::string(tensor),
                                                   "is no table or pool that the layer trains"));
     }

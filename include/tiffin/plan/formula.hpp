@@ -92,7 +92,7 @@ struct formula_of_values {
 template <class Norm>
 struct norm_of_value {
     static constexpr auto list() noexcept {
-        std::array<operand_is, 2 + Norm::weighted> all{operand_is::row, operand_is::number};
+        std::array<operand_is, 2 + Norm::weighted> all{{operand_is::row, operand_is::number}};
         if constexpr (Norm::weighted) all[2] = operand_is::row;
         return all;
     }

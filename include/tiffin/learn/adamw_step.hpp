@@ -1,7 +1,7 @@
 // A step of AdamW: what is wrong with the gradients, their norm, and the update.
 #pragma once
 
-#include <tiffin/train/adamw.hpp>
+#include <tiffin/learn/adamw.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -22,7 +22,7 @@ status adamw<Backend>::step(double rate, executor_ref execute,
         wrong_here = each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
             double sum = 0;
             in_piece(t, i, [&](const number* g, std::size_t count, const auto&) {
-                sum += train_detail::squares<machine>(g, count);
+                sum += learn_detail::squares<machine>(g, count);
             });
             piece_sums_[at] = sum;
         });
@@ -51,7 +51,7 @@ status adamw<Backend>::step(double rate, executor_ref execute,
             const learning_row<number> row = numbers();
             const std::uint64_t counted =
                 row.steps == nullptr ? steps_ : static_cast<std::uint64_t>(++*row.steps);
-            train_detail::adamw_update<machine>(
+            learn_detail::adamw_update<machine>(
                 row.values, row.first_moment, row.second_moment, g, count,
                 {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
         });

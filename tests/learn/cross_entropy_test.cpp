@@ -1,6 +1,6 @@
 // The loss of a language model and its gradient against the formula in long double and central differences, in all
 // sizes, and what becomes of infinity and NaN.
-#include <tiffin/train/cross_entropy.hpp>
+#include <tiffin/learn/cross_entropy.hpp>
 
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/train/reference.hpp>

@@ -19,7 +19,7 @@ struct adamw_options {
     double clip = 1;  // the most that the norm of all gradients may be; 0: no bound
 };
 
-namespace train_detail {
+namespace learn_detail {
 
 // What the numbers of one tensor, or of one row, have in common in a step.
 struct adamw_factors {
@@ -75,6 +75,6 @@ double squares(const typename Machine::number* g, std::size_t count) {
     return sum;
 }
 
-}  // namespace train_detail
+}  // namespace learn_detail
 
 TIFFIN_END

@@ -17,7 +17,7 @@ TIFFIN_BEGIN
 // A target of a row that is not predicted.
 inline constexpr std::int32_t no_target = -1;
 
-namespace train_detail {
+namespace learn_detail {
 
 // One row: z becomes scale (softmax(z) - [target]); returns -log softmax(z)[target].
 template <class Machine>
@@ -61,7 +61,7 @@ double cross_entropy_row(typename Machine::number* z, std::size_t vocab, std::si
     return std::log(sum) + surprise;
 }
 
-}  // namespace train_detail
+}  // namespace learn_detail
 
 // Softmax cross-entropy over a vocabulary, which leaves the gradient where the logits were.
 // losses[t] = -log softmax(logits[t])[targets[t]]; logits[t] <- scale (softmax(logits[t]) - one at targets[t]). With
@@ -98,7 +98,7 @@ status softmax_cross_entropy(const Backend&, matrix_view<training_number<Backend
             if (targets[t] == no_target)
                 std::fill_n(row, logits.cols, training_number<Backend>(0));
             else
-                losses[t] = train_detail::cross_entropy_row<machine>(
+                losses[t] = learn_detail::cross_entropy_row<machine>(
                     row, logits.cols, static_cast<std::size_t>(targets[t]), scale);
         }
     };

@@ -3,9 +3,9 @@
 
 #include <tiffin/error.hpp>
 #include <tiffin/executor/checked_executor.hpp>
+#include <tiffin/learn/adamw_update.hpp>
+#include <tiffin/learn/learning_rows.hpp>
 #include <tiffin/named_memory.hpp>
-#include <tiffin/train/adamw_update.hpp>
-#include <tiffin/train/learning_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -72,10 +72,10 @@ public:
     status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view table,
                learning_rows<number>& rows) {
         const std::string name = prefix + std::string(table);
-        const auto* const trained = train_detail::trained_table(layer, table);
+        const auto* const trained = learn_detail::trained_table(layer, table);
         if (trained == nullptr)
             return failure(errc::missing_tensor, name, "is no table or pool that the layer trains");
-        auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *trained);
+        auto from = std::make_unique<learn_detail::layer_row_gradients<number>>(layer, *trained);
         if (status s = add(name, *from, rows); !s) return s;
         tensors_.back().own_gradients = std::move(from);
         return {};
@@ -102,8 +102,8 @@ public:
                 add(at.name, at.data, g.data, at.shape, at.shape.rank() > 1);
                 continue;
             }
-            auto from = std::make_unique<train_detail::layer_row_gradients<number>>(layer, *g.rows);
-            auto rows = std::make_unique<train_detail::rows_in_memory<number>>(
+            auto from = std::make_unique<learn_detail::layer_row_gradients<number>>(layer, *g.rows);
+            auto rows = std::make_unique<learn_detail::rows_in_memory<number>>(
                 at.data, from->experts(), at.shape[at.shape.rank() - 2], from->width());
             if (status s = add(at.name, *from, *rows); !s) return s;
             tensor& made = tensors_.back();
@@ -152,7 +152,7 @@ private:
         const number* gradient;
         std::vector<number> first, second;
         std::unique_ptr<row_gradients<number>> own_gradients;  // of rows: the layer's, in memory
-        std::unique_ptr<train_detail::rows_in_memory<number>> own_rows;
+        std::unique_ptr<learn_detail::rows_in_memory<number>> own_rows;
         learning_rows<number>* rows;  // null: dense
         const row_gradients<number>* from = nullptr;
     };
@@ -217,4 +217,4 @@ private:
 
 TIFFIN_END
 
-#include <tiffin/train/adamw_step.hpp>
+#include <tiffin/learn/adamw_step.hpp>

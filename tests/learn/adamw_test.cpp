@@ -1,10 +1,10 @@
 // AdamW against its formula in long double, step by step: dense tensors, rows of tables and pools, one clipping of all of
 // them; what is refused; threads; a state that is saved and taken up again; the forms of a learning rate.
-#include <tiffin/train/adamw.hpp>
+#include <tiffin/learn/adamw.hpp>
 
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/layers.hpp>
-#include <tiffin/train/learning_rate.hpp>
+#include <tiffin/learn/learning_rate.hpp>
 #include <tiffin/train/reference.hpp>
 #include <tiffin/train/simd.hpp>
 

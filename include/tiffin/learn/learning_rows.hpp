@@ -45,13 +45,13 @@ public:
     [[nodiscard]] virtual learning_row<Number> at(std::size_t expert, std::int32_t id) = 0;
 };
 
-namespace train_detail {
+namespace learn_detail {
 
 // The rows that a layer's calls have brought.
 template <class Number>
 class layer_row_gradients final : public row_gradients<Number> {
 public:
-    layer_row_gradients(const trainable_layer<Number>& layer, const parameter<Number>& rows)
+    layer_row_gradients(const trainable_layer<Number>& layer, const train_detail::parameter<Number>& rows)
         : layer_(&layer), rows_(&rows) {}
     [[nodiscard]] std::size_t experts() const override { return rows_->experts(); }
     [[nodiscard]] std::size_t width() const override { return rows_->width(); }
@@ -66,12 +66,13 @@ public:
 
 private:
     const trainable_layer<Number>* layer_;
-    const parameter<Number>* rows_;
+    const train_detail::parameter<Number>* rows_;
 };
 
 // The rows that the layer's gradient of its table or pool `name` consists of; null where it trains none.
 template <class Number>
-const parameter<Number>* trained_table(const trainable_layer<Number>& layer, std::string_view name) {
+const train_detail::parameter<Number>* trained_table(const trainable_layer<Number>& layer,
+                                                     std::string_view name) {
     for (const auto& g : layer.gradients())
         if (g.name == name) return g.rows;
     return nullptr;
@@ -108,6 +109,6 @@ public:
     std::vector<std::int32_t> steps;
 };
 
-}  // namespace train_detail
+}  // namespace learn_detail
 
 TIFFIN_END

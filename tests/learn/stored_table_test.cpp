@@ -1,10 +1,10 @@
 // A table in a file learns as one in memory does, to the bit, and goes back to its last commit.
-#include <tiffin/train/stored_table.hpp>
+#include <tiffin/learn/stored_table.hpp>
 
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/learn/adamw.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
-#include <tiffin/train/adamw.hpp>
 #include <tiffin/train/simd.hpp>
 
 #include "support/doctest.hpp"

@@ -5,8 +5,8 @@
 #include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/learn/learning_rows.hpp>
 #include <tiffin/table/writable_rows.hpp>
-#include <tiffin/train/learning_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>

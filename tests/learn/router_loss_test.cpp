@@ -1,6 +1,6 @@
 // Losses on a router's logits: their values against analysis/balance.hpp and the formulas in long double, their gradients
 // against central differences, alone and through a mixture that learns.
-#include <tiffin/train/router_loss.hpp>
+#include <tiffin/learn/router_loss.hpp>
 
 #include <tiffin/analysis/balance.hpp>
 #include <tiffin/layers.hpp>
