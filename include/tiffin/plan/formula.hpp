@@ -60,7 +60,7 @@ struct no_formula {};
 
 // x scale.
 struct scaled_value {
-    static constexpr std::array operands{operand_is::row, operand_is::number};
+    static constexpr std::array<operand_is, 2> operands{{operand_is::row, operand_is::number}};
 
     template <class Operands>
     static auto value(const void*, const Operands& at) {
