@@ -73,7 +73,7 @@ tiffin_suite(engine/conformance_named
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/output.hpp cpu/engine.hpp cpu/block_sink.hpp)
 tiffin_suite(engine/conformance_composed
              O0 HEAVY LEARNS DEVICE NVCC_LONG
-             TESTS fixed_string.hpp grammar/concepts.hpp grammar/slots.hpp grammar/tree.hpp grammar/roles.hpp
+             TESTS fixed_string.hpp grammar/concepts.hpp grammar/tree.hpp grammar/roles.hpp
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
                    source/fused.hpp source/none.hpp cpu/stage.hpp cpu/run_stage.hpp cpu/chain.hpp)
 tiffin_suite(engine/conformance_custom
@@ -250,7 +250,7 @@ tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_pro
 tiffin_suite(cuda/layer_calls
              DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
                           cuda/device.hpp cuda/held_weights.hpp cuda/from_host.hpp cuda/few_tokens.hpp
-                          cuda/engine/chain.hpp cuda/engine/stage.hpp cuda/engine/view.hpp)
+                          cuda/engine/chain.hpp cuda/engine/stage.hpp cuda/engine/view.hpp cuda/engine/formula.hpp)
 tiffin_suite(cuda/offloaded_pool DEVICE TESTS cuda/table/offloaded_pool.hpp source/routes_of.hpp)
 tiffin_suite(cuda/row_numbers DEVICE TESTS call/row_numbers.hpp)
 tiffin_suite(cuda/offloaded_rows

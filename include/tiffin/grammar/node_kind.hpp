@@ -5,8 +5,8 @@
 #include <tiffin/grammar/arguments.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/grammar/roles.hpp>
-#include <tiffin/grammar/slots.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/grammar/tree.hpp>
 
 #include <algorithm>
 #include <array>

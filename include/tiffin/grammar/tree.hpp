@@ -1,4 +1,4 @@
-// What every backend does with a source: visit its nodes, evaluate it.
+// What a source is to everything that computes it: its parts, its own tensors, the place where its formula is evaluated.
 //
 // A leaf declares tensors and a formula over `at`, the place (token, feature) being computed:
 //
@@ -15,8 +15,10 @@
 // type is the backend's: a double, a float, a SIMD register, a number with its error bound.
 #pragma once
 
-#include <tiffin/grammar/slots.hpp>
+#include <tiffin/grammar/concepts.hpp>
+#include <tiffin/grammar/tensor_kinds.hpp>
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <tuple>
@@ -25,25 +27,46 @@
 
 TIFFIN_BEGIN
 
-// Calls visit.operator()<First>(node, bound...) for every source that the formula of the tree below s goes
-// through, parts before what they are part of; First is the node's first slot. Parts that are computed
-// apart are not entered. `bound`: the bound_node of s, where visit wants each node's, else nothing.
-template <std::size_t First = 0, source_policy S, class Visit, class... Bound>
-constexpr void visit_nodes(const S& s, const Visit& visit, const Bound&... bound) {
-    if constexpr (composite_source<S>) {
-        if constexpr (!parts_apart<S>()) {
-            const auto& parts = s.parts();
-            const auto part = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
-                visit_nodes<First + part_offset<S, I>()>(std::get<I>(parts), visit, bound.parts[I]...);
-            };
-            [&]<std::size_t... I>(std::index_sequence<I...>) {
-                (part(std::integral_constant<std::size_t, I>{}), ...);
-            }
-            (part_indices<S>{});
-        }
+template <composite_source S>
+using parts_of = std::remove_cvref_t<decltype(std::declval<const S&>().parts())>;
+
+template <composite_source S, std::size_t I>
+using part_of = std::remove_cvref_t<std::tuple_element_t<I, parts_of<S>>>;
+
+template <composite_source S>
+inline constexpr std::size_t part_count = std::tuple_size_v<parts_of<S>>;
+
+template <composite_source S>
+using part_indices = std::make_index_sequence<part_count<S>>;
+
+namespace detail {
+
+template <class S>
+struct own_tensors {
+    using type = tensor_list<>;
+};
+template <class S>
+    requires requires {
+        S::tensors::size;
     }
-    visit.template operator()<First>(s, bound...);
+struct own_tensors<S> {
+    using type = typename S::tensors;
+};
+
+template <class... Tensors>
+constexpr auto kinds_in(tensor_list<Tensors...>) {
+    return std::array<tensor_kind, sizeof...(Tensors)>{{Tensors::kind...}};
 }
+
+}  // namespace detail
+
+// The tensors that S declares itself, not those of its parts.
+template <source_policy S>
+using own_tensors_of = typename detail::own_tensors<S>::type;
+
+// Their kinds.
+template <source_policy S>
+inline constexpr auto own_kinds = detail::kinds_in(own_tensors_of<S>{});
 
 // The place that a source sees: the backend's place, with the source's own tensors found by their type.
 template <class Source, std::size_t First, class Place>
@@ -82,58 +105,7 @@ TIFFIN_HD auto join(const S& s, const Place& place, const Values&... values) {
 
 }  // namespace detail
 
-// The value of source s at a place. Place is the backend's: `place.value<slot, Tensor>()` yields
-// the value that tensor `slot` of the tree has there, and `place.by_number(formula, values...)` calls
-// a formula that takes plain numbers only, where the place's values are something else.
-template <std::size_t First = 0, source_policy S, class Place>
-TIFFIN_HD auto evaluate(const S& s, const Place& place) {
-    if constexpr (!composite_source<S>) {
-        return s(source_place<S, First, Place>{place});
-    } else if constexpr (parts_apart<S>()) {
-        const auto row = source_place<S, First, Place>{place}[computed{}];
-        if constexpr (row_normed_source<S>)
-            return detail::join<First>(s, place, row);
-        else
-            return row;
-    } else {
-        return [&]<std::size_t... I>(std::index_sequence<I...>) {
-            const auto& parts = s.parts();
-            return detail::join<First>(s, place,
-                                       evaluate<First + part_offset<S, I>()>(std::get<I>(parts), place)...);
-        }
-        (part_indices<S>{});
-    }
-}
-
-// The value that a norm reads of a row: that of its part, also where this is computed apart.
-template <std::size_t First, row_normed_source S, class Place>
-TIFFIN_HD auto row_value([[maybe_unused]] const S& s, const Place& place) {
-    if constexpr (parts_apart<S>())
-        return source_place<S, First, Place>{place}[computed{}];
-    else
-        return evaluate<First + part_offset<S, 0>()>(std::get<0>(s.parts()), place);
-}
-
-// Two values whose product, summed over the row, a node is scaled by: those of two parts, or of a norm's part twice.
-template <class Value>
-struct row_factors {
-    Value left;
-    Value right;
-};
-template <std::size_t First, row_scaled_source S, class Place>
-TIFFIN_HD auto factors_of_row(const S& s, const Place& place) {
-    if constexpr (row_normed_source<S>) {
-        const auto v = row_value<First>(s, place);
-        return row_factors<std::remove_const_t<decltype(v)>>{v, v};
-    } else {
-        const auto& parts = s.parts();
-        const auto left = evaluate<First + part_offset<S, 0>()>(std::get<0>(parts), place);
-        return row_factors<std::remove_const_t<decltype(left)>>{
-            left, evaluate<First + part_offset<S, 1>()>(std::get<1>(parts), place)};
-    }
-}
-
-// From that sum to the number that scales the row.
+// From the sum over a row, of its squares or of the products of two, to the number that scales the row.
 template <row_scaled_source S, class Number>
 TIFFIN_HD Number scale_of_row(const S& s, const Number& sum, const Number& width) {
     if constexpr (row_normed_source<S>)

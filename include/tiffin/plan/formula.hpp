@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
-#include <tiffin/grammar/slots.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
 #include <tiffin/grammar/tree.hpp>
 

@@ -4,8 +4,8 @@
 #include <tiffin/grammar/node_kind.hpp>
 #include <tiffin/grammar/parts_apart.hpp>
 #include <tiffin/grammar/roles.hpp>
-#include <tiffin/grammar/slots.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
+#include <tiffin/grammar/tree.hpp>
 #include <tiffin/plan/formula.hpp>
 #include <tiffin/plan/op.hpp>
 #include <tiffin/router/row_choice.hpp>

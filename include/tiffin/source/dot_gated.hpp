@@ -2,6 +2,7 @@
 
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/grammar/option.hpp>
+#include <tiffin/grammar/parts_apart.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/scalar.hpp>
 
@@ -22,7 +23,7 @@ struct dot_gated {
     static_assert(source_policy<Left> && source_policy<Right> && source_policy<Value>,
                   "tiffin: dot_gated<Gate, Left, Right, Value>: all but the first argument are sources");
     static_assert(
-        !multiplies<Left> && !multiplies<Right>,
+        !detail::multiplies_input(detail::kind_of<Left>) && !detail::multiplies_input(detail::kind_of<Right>),
         "tiffin: dot_gated<Gate, Left, Right, Value>: Left or Right multiplies what the whole reads, so that "
         "its row is not known before the gate; write through<\"\", source_input, Left>");
     using source_role = row_dot_role;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/bind/source_sizes.hpp>
-#include <tiffin/grammar/tree.hpp>
+#include <tiffin/cuda/engine/formula.hpp>
 #include <tiffin/router/selection.hpp>
 
 #include <concepts>
