@@ -37,8 +37,9 @@ struct training_numbers {
         }
         if constexpr (row_scaled_source<S>)
             of.slope = [](const void* source, const number& sum, const number& width) {
-                using dual = partials<number, 1>;
-                return dual(scale_of_row(*static_cast<const S*>(source), dual::variable(sum, 0), dual(width)))
+                using by_sum = partials<number, 1>;
+                return by_sum(scale_of_row(*static_cast<const S*>(source), by_sum::variable(sum, 0),
+                                           by_sum(width)))
                     .by[0];
             };
         if constexpr (routing_source<S>) complete_router<S, detail::router_of<S>>(of);
