@@ -81,9 +81,9 @@ differences_checked check_differences(const learning& what, const gradient_case&
     return {checked, rough};
 }
 void check_smooth_differences(const learning& what, const gradient_case& c) {
-    const auto [checked, rough] = check_differences(what, c);
+    const differences_checked all = check_differences(what, c);
     // Kinks are rare, and so are routes that change.
-    CHECK_MESSAGE(rough * 20 <= checked, rough, " of ", checked);
+    CHECK_MESSAGE(all.rough * 20 <= all.checked, all.rough, " of ", all.checked);
 }
 
 // False where rounding may lead a token elsewhere with these tensors: nothing is checked then.

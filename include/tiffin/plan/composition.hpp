@@ -56,7 +56,8 @@ plan_node lower(const composition<Of>& block) {
     static_assert(
         std::same_as<Numbers, void> || std::same_as<Numbers, Of>,
         "tiffin: a composition of a text runs on the backend whose kind of number it was made for: write "
-        "compose<simd<>::machine>(text, policies)");
+        "compose<simd<>::machine>(text, policies), for a layer that learns "
+        "compose<training<simd<>>::machine>");
     return block.plan();
 }
 

@@ -135,6 +135,7 @@ private:
                 now.values[i] = terms_.values_of(call, x, at, i, t);
     }
 
+    // Values and scales lie in the memory of a worker (of_worker); those of tensors are never written.
     static number* written(const number* value) noexcept { return const_cast<number*>(value); }
 
     // The number that a step scales its row by, and what it is made of.

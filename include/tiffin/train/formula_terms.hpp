@@ -1,6 +1,7 @@
 // The terms of a formula in training: their rows before it, and what becomes of their gradients after it.
 #pragma once
 
+#include <tiffin/aligned_buffer.hpp>
 #include <tiffin/train/formula_plan.hpp>
 #include <tiffin/train/routed_leaf.hpp>
 #include <tiffin/train/slot_gradients.hpp>
@@ -46,7 +47,6 @@ public:
             });
     }
     [[nodiscard]] const plan_type& plan() const noexcept { return plan_; }
-    [[nodiscard]] std::size_t width() const noexcept { return width_; }
 
     // What is kept from forward to backward; `root`: the rows of the formula, where those of a term are its own.
     struct buffers {
@@ -165,7 +165,7 @@ private:
     }
     // Numbers of the rows of one term, which begin at a line of the cache.
     [[nodiscard]] std::size_t row_step(std::size_t tokens) const noexcept {
-        constexpr std::size_t line = aligned_buffer::line / sizeof(number) + 1;
+        constexpr std::size_t line = std::max<std::size_t>(1, aligned_buffer::line / sizeof(number));
         return (tokens * width_ + line - 1) / line * line;
     }
     [[nodiscard]] number* row_of_term(const buffers& at, std::size_t tokens, std::size_t i) const noexcept {

@@ -33,7 +33,7 @@ concept trains = requires {
 template <trains Backend>
 using training_number = typename training_machine<Backend>::type::number;
 
-// A backend where layers learn on it: compose<training<simd<>>::machine>(text, policies) makes blocks for it.
+// Names the kind of number that layers learn in on a backend: compose<training<simd<>>::machine>(text, policies).
 template <trains Backend>
 struct training {
     using machine = training_numbers<typename training_machine<Backend>::type>;
