@@ -2,6 +2,7 @@
 
 #include <tiffin/error.hpp>
 #include <tiffin/grammar/option.hpp>
+#include <tiffin/grammar/roles.hpp>
 #include <tiffin/modulator/modulator_norm.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/scalar.hpp>
