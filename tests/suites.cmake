@@ -137,7 +137,7 @@ tiffin_suite(learn/adamw O0
              THREADS TESTS learn/adamw_step.hpp learn/adamw_update.hpp learn/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
                   TESTS train/partials.hpp train/formula_partials.hpp train/formula_plan.hpp train/formula_terms.hpp
-                        train/formula_rows.hpp train/training_op.hpp train/training_numbers.hpp train/slot_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
+                        train/formula_rows.hpp train/training_op.hpp train/training_numbers.hpp train/term_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
                         train/exact_machine.hpp train/reference.hpp)
 tiffin_other_test(io.run_gradients
                   TESTS io/training_layer.hpp runtime/any_block.hpp io/layer_blocks.hpp io/memory_blocks.hpp

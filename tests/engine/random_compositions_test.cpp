@@ -105,20 +105,21 @@ private:
     std::size_t names_ = 0;
 };
 
-std::uint32_t seed_of_the_run() {
-    const char* const given = std::getenv("TIFFIN_TEST_SEED");
-    return given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10)) : 20261127u;
-}
-// Calls check(text) for so many texts that can be prepared.
+// Calls check(text, random) for so many texts that can be prepared.
 template <class Check>
-void each_composition(std::size_t wanted, tiffin_test::random_numbers& random, const Check& check) {
+void each_composition(std::size_t wanted, const Check& check) {
+    const char* const given = std::getenv("TIFFIN_TEST_SEED");
+    const auto seed =
+        given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10)) : 20261127u;
+    INFO("TIFFIN_TEST_SEED=", seed);
+    tiffin_test::random_numbers random(seed);
     std::size_t checked = 0, refused = 0;
     while (checked < wanted && refused < 4 * wanted) {
         const std::string block = random_text(random).block(random.below(5));
         const auto made = tiffin::compose(block, tiffin_test::known_policies);
         REQUIRE_MESSAGE(made.ok(), block << ": " << (made ? "" : made.failure().message()));
         try {
-            check(block);
+            check(block, random);
             ++checked;
         } catch (const error& e) {
             // Names that stand twice, widths of per_layer_input that are several.
@@ -131,19 +132,17 @@ void each_composition(std::size_t wanted, tiffin_test::random_numbers& random, c
     CHECK(checked == wanted);
 }
 
+#if defined(TIFFIN_TEST_SMALL)
+constexpr std::size_t many = 150, some = 40;
+#else
+constexpr std::size_t many = 2000, some = 500;
+#endif
+
 }  // namespace
 
 TEST_CASE("random compositions agree on every backend") {
-    const std::uint32_t seed = seed_of_the_run();
-#if defined(TIFFIN_TEST_SMALL)
-    constexpr std::size_t wanted = 150;
-#else
-    constexpr std::size_t wanted = 2000;
-#endif
-    INFO("TIFFIN_TEST_SEED=", seed);
-    tiffin_test::random_numbers random(seed);
     std::size_t compared = 0, uncertain = 0;
-    each_composition(wanted, random, [&](const std::string& block) {
+    each_composition(many, [&](const std::string& block, auto& random) {
         const auto of = check_random_case(tiffin_test::with_reference(tiffin_test::on_both(block)), random);
         compared += of.compared;
         uncertain += of.uncertain;
@@ -153,20 +152,13 @@ TEST_CASE("random compositions agree on every backend") {
 }
 
 TEST_CASE("random compositions have the gradients that differences of the reference tell") {
-    const std::uint32_t seed = seed_of_the_run();
-#if defined(TIFFIN_TEST_SMALL)
-    constexpr std::size_t wanted = 40;
-#else
-    constexpr std::size_t wanted = 500;
-#endif
-    INFO("TIFFIN_TEST_SEED=", seed);
-    tiffin_test::random_numbers random(seed);
     tiffin_test::differences_checked all;
-    each_composition(wanted, random, [&](const std::string& block) {
+    each_composition(some, [&](const std::string& block, auto& random) {
         const auto of = tiffin_test::check_random_differences_of(block, random);
         all.checked += of.checked;
         all.rough += of.rough;
     });
-    MESSAGE(all.rough, " of ", all.checked, " numbers beside a kink, or where a route changes");
-    CHECK(all.rough * 5 < all.checked);
+    MESSAGE(all.rough, " of ", all.checked, " numbers are not judged");
+    // Kinks and routes that change within a step of 2^-10 are rare: 1 of 8,500 numbers with the seed above.
+    CHECK(all.rough * 100 < all.checked);
 }

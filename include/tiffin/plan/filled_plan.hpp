@@ -64,23 +64,19 @@ void take_choices(ops_for<Numbers>& to, const ops_for<Numbers>& from) noexcept {
     std::apply(take, ops_for<Numbers>::of_router());
     std::apply(take, ops_for<Numbers>::of_row_gate());
 }
-// Of a node whose source is a row_router.
+// Of a node whose source is a row_router: `List` of its operations are those of `Node`.
+template <class Numbers, auto List, auto Node>
+void pass_on(ops_for<Numbers>& to) noexcept {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((to.*std::get<I>(List()) = &passed_on<Numbers, std::get<I>(List()), Node>::run), ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<decltype(List())>>{});
+}
 template <class Numbers>
 void take_row_choices(ops_for<Numbers>& to) noexcept {
     using own = ops_for<Numbers>;
-    using row_router = plan_memory::row_router;
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        ((to.*std::get<I>(own::of_router()) =
-              &passed_on<Numbers, std::get<I>(own::of_router()), &row_router::router>::run),
-         ...);
-    }
-    (std::make_index_sequence<std::tuple_size_v<decltype(own::of_router())>>{});
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        ((to.*std::get<I>(own::of_row_gate()) =
-              &passed_on<Numbers, std::get<I>(own::of_row_gate()), &row_router::gate>::run),
-         ...);
-    }
-    (std::make_index_sequence<std::tuple_size_v<decltype(own::of_row_gate())>>{});
+    pass_on<Numbers, &own::of_router, &plan_memory::row_router::router>(to);
+    pass_on<Numbers, &own::of_row_gate, &plan_memory::row_router::gate>(to);
 }
 
 // Puts arguments in the places that a plan keeps for them.

@@ -15,7 +15,8 @@ TIFFIN_BEGIN
 
 namespace plan_detail {
 
-// A row, one number per token, one number that only the sizes tell, or nothing that a formula reads.
+// A row, one number per token, one number that only the sizes tell, or nothing that a formula reads. Unknown: a kind that
+// read_as() does not name.
 enum class operand_is : unsigned char { row, number, size, nothing, unknown };
 
 constexpr operand_is read_as(tensor_kind kind) noexcept {

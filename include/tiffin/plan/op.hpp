@@ -48,6 +48,7 @@ struct node_ops {
                    Wide* scratch, choice<Number>* chosen) = nullptr;
     void (*choose_rows)(const void* source, const Number* scores, std::size_t heads, std::size_t keys,
                         Wide* scratch, choice<Number>* chosen) = nullptr;
+    // scratch: 2 n; in training, of numbers with derivatives (see training_numbers.hpp).
     void (*gate_rows)(const void* source, const Number* products, std::size_t n, Wide* scratch,
                       choice<Number>* chosen) = nullptr;
 
@@ -58,7 +59,7 @@ struct node_ops {
     static constexpr auto of_row_gate() noexcept { return std::tuple(&node_ops::gate_rows); }
 };
 
-// And its formula, of its tensors, if it reads any, and its parts' values.
+// The same with its formula, over its tensors, if it reads any, and its parts' values.
 template <class Number, class Wide>
 struct formula_ops : node_ops<Number, Wide> {
     op_function<Number> formula = nullptr;

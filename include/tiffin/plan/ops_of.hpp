@@ -19,7 +19,7 @@
 
 TIFFIN_BEGIN
 
-// A kind of number: `number` as values lie in memory, `wide` as routers choose, `reg` as formulas compute.
+// A kind of number: `number` as values lie in memory, `wide` as routers choose, `reg` as formulas compute where they run over registers.
 template <class Numbers>
 using number_of = typename Numbers::number;
 

@@ -1,4 +1,4 @@
-// A block whose kind is known only at run time, for what runs types: devices, training. (What runs plans: compose().)
+// A block whose kind is known only at run time, for devices, which run types. (For what runs plans: compose().)
 #pragma once
 
 #include <tiffin/bind/binder.hpp>

@@ -51,6 +51,7 @@ constexpr std::size_t variables_before(std::size_t k) noexcept {
     return n;
 }
 
+// The same with their partial derivatives by those that are variables.
 template <class M, class Formula>
 struct operand_partials {
     using number = typename M::number;
@@ -132,12 +133,12 @@ void value_of(const training_op_call<typename M::number>& call) noexcept {
         M::store(Formula::value(call.policy, operand_values<M>{call.in, j, count}), call.out + j, count);
     }
 }
-// d_in += d_out (dvalue / din), register by register.
+// d_in (+)= d_out (dvalue / din), register by register; see training_op_call::is_added.
 template <class M, class Formula>
 void gradients_of(const training_op_call<typename M::number>& call) noexcept {
     using number = typename M::number;
     using at = operand_partials<M, Formula>;
-    std::array<typename M::value, at::variables + 1> totals;
+    std::array<typename M::value, at::variables + 1> totals;  // one more, as there may be no variable
     totals.fill(M::all(number(0)));
     for (std::size_t j = 0; j < call.features; j += M::width) {
         const std::size_t count = std::min(M::width, call.features - j);

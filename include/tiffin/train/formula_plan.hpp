@@ -40,7 +40,7 @@ struct formula_term {
     [[nodiscard]] bool is_number() const noexcept {
         return is == what::scale || (is == what::tensor && plan_detail::is_one_number(kind));
     }
-    // Whether it is a tensor of this kind; the gradients of vectors and scalars are added up over tokens.
+    // Whether it is a tensor of this kind.
     [[nodiscard]] bool is_a(tensor_kind one) const noexcept { return is == what::tensor && kind == one; }
     [[nodiscard]] bool is_trained() const noexcept {
         return is == what::tensor && tensor->gradient != nullptr;
@@ -130,24 +130,17 @@ private:
         for (std::size_t i = 0; i < node.parts.size(); ++i)
             parts.push_back(is_apart ? add_part(make_part(node.parts[i], bound.parts[i]))
                                      : add(node.parts[i], bound.parts[i], how, make_part, add_leaf));
-        if (kind.sums) return add_sum(terms_of_sum(own, parts));
-        return add_op(node, std::move(own), parts);
+        if (!kind.sums) return add_op(node, std::move(own), parts);
+        std::erase(own, no_term);
+        own.insert(own.end(), parts.begin(), parts.end());
+        return add_sum(std::move(own));
     }
+    // No term: zeros, or what is not read.
     std::size_t add_tensor(tensor_kind kind, const parameter<number>* tensor) {
-        if (kind == tensor_kind::computed || !plan_detail::has_value(kind)) return no_term;
+        const bool is_absent = kind == tensor_kind::vector && !tensor->is_given();
+        if (is_absent || kind == tensor_kind::computed || !plan_detail::has_value(kind)) return no_term;
         return kind == tensor_kind::row_scale ? add_term(term::what::scale, kind)
                                               : add_term(term::what::tensor, kind, tensor);
-    }
-    std::vector<std::size_t> terms_of_sum(const std::vector<std::size_t>& own,
-                                          const std::vector<std::size_t>& parts) const {
-        std::vector<std::size_t> all;
-        for (const std::size_t t : own) {
-            if (t == no_term) continue;
-            const bool is_absent = terms[t].kind == tensor_kind::vector && !terms[t].tensor->is_given();
-            if (!is_absent) all.push_back(t);
-        }
-        all.insert(all.end(), parts.begin(), parts.end());
-        return all;
     }
     // The sum of one row is this row.
     std::size_t add_sum(std::vector<std::size_t> of) {

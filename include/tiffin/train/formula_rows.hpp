@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 TIFFIN_BEGIN
 
@@ -90,39 +89,44 @@ public:
 private:
     using what = typename formula_term<number>::what;
 
-    // Of every worker: the rows and gradients of values, and of every term where its numbers and its gradient are.
-    struct memory {
+    // Of a worker, apart from those of the others: rows and gradients of values and scales, and of every term where its
+    // numbers and its gradient are.
+    struct token {
         number *rows, *scales;
         const number** values;
         number** d;
     };
-    struct token {
-        const number** values;
-        number** d;
+    struct memory {
+        std::byte* begin;
+        std::size_t of_one;
     };
     [[nodiscard]] std::size_t row_step() const noexcept {
         return (width_ + M::width - 1) / M::width * M::width;
     }
+    token take_token(step_memory& from) const {
+        number* const rows = from.take<number>(2 * plan_.values * row_step());
+        number* const scales = from.take<number>(2 * plan_.scales);
+        auto** const values = from.take<const number*>(plan_.terms.size());
+        return {rows, scales, values, from.take<number*>(plan_.terms.size())};
+    }
     memory lay_out(step_memory& from, std::size_t workers) const {
-        number* const rows = from.take<number>(workers * 2 * plan_.values * row_step());
-        number* const scales = from.take<number>(workers * 2 * plan_.scales);
-        auto** const values = from.take<const number*>(workers * plan_.terms.size());
-        return {rows, scales, values, from.take<number*>(workers * plan_.terms.size())};
+        step_memory one;
+        take_token(one);
+        return {from.take<std::byte>(workers * one.used()), one.used()};
     }
     token of_worker(const memory& all, std::size_t worker) const {
-        const token now{all.values + worker * plan_.terms.size(), all.d + worker * plan_.terms.size()};
-        number* const rows = all.rows + worker * 2 * plan_.values * row_step();
-        number* const scales = all.scales + worker * 2 * plan_.scales;
+        step_memory from(all.begin + worker * all.of_one);
+        const token now = take_token(from);
         for (std::size_t i = 0; i < plan_.terms.size(); ++i) {
             const auto& t = plan_.terms[i];
             now.d[i] = nullptr;
             now.values[i] = nullptr;
             if (t.is == what::value && i != plan_.root) {
-                now.values[i] = rows + t.place * row_step();
-                now.d[i] = rows + (plan_.values + t.place) * row_step();
+                now.values[i] = now.rows + t.place * row_step();
+                now.d[i] = now.rows + (plan_.values + t.place) * row_step();
             } else if (t.is == what::scale) {
-                now.values[i] = scales + t.place;
-                now.d[i] = scales + plan_.scales + t.place;
+                now.values[i] = now.scales + t.place;
+                now.d[i] = now.scales + plan_.scales + t.place;
             }
         }
         return now;
@@ -205,10 +209,14 @@ private:
         for (std::size_t k = 0; k < s.in.size(); ++k) {
             number* const to = now.d[s.in[k]];
             if (to == nullptr) continue;
-            if (!plan_.terms[s.in[k]].is_number())
+            if (!plan_.terms[s.in[k]].is_number()) {
                 add_scaled(d_out, number(1), s.is_added[k], to);
-            else
-                for (std::size_t j = 0; j < width_; ++j) *to = *to + d_out[j];
+                continue;
+            }
+            auto total = M::all(number(0));
+            for (std::size_t j = 0; j < width_; j += M::width)
+                total = total + M::load(d_out + j, std::min(M::width, width_ - j));
+            *to = *to + M::sum(total);
         }
     }
 

@@ -4,7 +4,7 @@
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/train/formula_plan.hpp>
 #include <tiffin/train/routed_leaf.hpp>
-#include <tiffin/train/slot_gradients.hpp>
+#include <tiffin/train/term_gradients.hpp>
 #include <tiffin/train/training_numbers.hpp>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ public:
     }
     [[nodiscard]] const plan_type& plan() const noexcept { return plan_; }
 
-    // What is kept from forward to backward; `root`: the rows of the formula, where those of a term are its own.
+    // What is kept from forward to backward; `root`: y, where a term that is the whole formula is computed.
     struct buffers {
         number* rows;        // (rows of a term, tokens, width)
         step_memory routed;  // of the leaves that route, one after the other
@@ -140,10 +140,9 @@ public:
                   step_memory& kept, step_memory scratch) const {
         each_term(what::tensor, [&](const term& t, std::size_t i) {
             const auto rows = [&] { return gradient_of_rows(of, call.tokens, i); };
-            if (t.kind == tensor_kind::vector)
-                add_sums<M>(call, *t.tensor, width_, of.chunks, sums_of(of, t));
-            if (t.kind == tensor_kind::scalar) add_sums<M>(call, *t.tensor, 1, of.chunks, sums_of(of, t));
-            if (t.kind == tensor_kind::table) add_to_ids<M>(call, *t.tensor, rows());
+            if (t.kind == tensor_kind::vector) add_sums(call, *t.tensor, width_, of.chunks, sums_of(of, t));
+            if (t.kind == tensor_kind::scalar) add_sums(call, *t.tensor, 1, of.chunks, sums_of(of, t));
+            if (t.kind == tensor_kind::table) add_to_ids(call, *t.tensor, rows());
             if (t.kind == tensor_kind::projection)
                 multiply_back(products_, call, *t.tensor, {x, inputs_}, {rows(), width_}, dx, scratch);
         });

@@ -33,7 +33,8 @@ concept trains = requires {
 template <trains Backend>
 using training_number = typename training_machine<Backend>::type::number;
 
-// Names the kind of number that layers learn in on a backend: compose<training<simd<>>::machine>(text, policies).
+// Names the kind of number that layers learn in on a backend: compose<training<simd<>>::machine>(text, policies). Every
+// policy of the list has to have a derivative, also one that the text does not name.
 template <trains Backend>
 struct training {
     using machine = training_numbers<typename training_machine<Backend>::type>;

@@ -1,7 +1,7 @@
 // A leaf that routes, forward and back: its router, its bank, its pools.
 #pragma once
 
-#include <tiffin/train/slot_gradients.hpp>
+#include <tiffin/train/term_gradients.hpp>
 #include <tiffin/train/trained_bank.hpp>
 #include <tiffin/train/trained_router.hpp>
 #include <tiffin/train/trained_row_router.hpp>
@@ -52,7 +52,7 @@ public:
         }
         using enum detail::router_kind;
         if (node.kind->router == keys || node.kind->router == ranges)
-            router_ = std::make_unique<const trained_row_router<M>>(node, bound, experts, sizes.inputs, how);
+            router_ = std::make_unique<const trained_row_router<M>>(node, bound, sizes.inputs, how);
         else
             router_ = std::make_unique<const trained_router<M>>(node, bound, experts, sizes.inputs, how);
         if (in != nullptr && out != nullptr)

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 
 TIFFIN_BEGIN
 
@@ -25,7 +24,6 @@ public:
                  std::size_t inputs, std::size_t width, const product_functions<number>& products)
         : a_(a), b_(b), choices_(choices), inputs_(inputs), width_(width), products_(products) {}
 
-    [[nodiscard]] bool is_given() const noexcept { return a_->is_given(); }
     // z of every pair, by expert.
     [[nodiscard]] number* lay_out(step_memory& kept, std::size_t tokens) const noexcept {
         return kept.take<number>(tokens * choices_ * rank());

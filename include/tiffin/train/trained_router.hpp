@@ -3,7 +3,7 @@
 
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/router/selection.hpp>
-#include <tiffin/train/slot_gradients.hpp>
+#include <tiffin/train/term_gradients.hpp>
 #include <tiffin/train/trained_rows.hpp>
 #include <tiffin/train/training_numbers.hpp>
 
@@ -34,7 +34,6 @@ class any_trained_router {
 public:
     virtual ~any_trained_router() = default;
     [[nodiscard]] virtual std::size_t choices() const noexcept = 0;
-    [[nodiscard]] virtual std::size_t experts() const noexcept = 0;
     [[nodiscard]] virtual routed_tokens<Number> lay_out(step_memory& kept,
                                                         std::size_t tokens) const noexcept = 0;
     [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t tokens,
@@ -80,7 +79,6 @@ public:
         }
     }
     [[nodiscard]] std::size_t choices() const noexcept override { return choices_; }
-    [[nodiscard]] std::size_t experts() const noexcept override { return experts_; }
 
     [[nodiscard]] routed_tokens<number> lay_out(step_memory& kept,
                                                 std::size_t tokens) const noexcept override {

@@ -4,7 +4,6 @@
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/train/trained_router.hpp>
 
-#include <algorithm>
 #include <cstddef>
 
 TIFFIN_BEGIN

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/router/row_choice.hpp>
-#include <tiffin/train/slot_gradients.hpp>
+#include <tiffin/train/term_gradients.hpp>
 #include <tiffin/train/trained_router.hpp>
 #include <tiffin/train/trained_row_gate.hpp>
 
@@ -25,7 +25,7 @@ class trained_row_router final : public any_trained_router<typename M::number> {
     using dual = typename numbers::ops::dual;
 
 public:
-    trained_row_router(const plan_node& node, const bound_node& bound, std::size_t rows, std::size_t inputs,
+    trained_row_router(const plan_node& node, const bound_node& bound, std::size_t inputs,
                        training_preparation<number>& how)
         : ops_(ops<numbers>(node)),
           source_(node.source),
@@ -36,7 +36,6 @@ public:
           bias_(&how.absent),
           keys_(&how.absent),
           inputs_(inputs),
-          rows_(rows),
           choices_(bound.choices),
           recorded_(bound.recorded) {
         for (std::size_t i = 0; i < bound.tensors.size(); ++i) {
@@ -54,7 +53,6 @@ public:
         }
     }
     [[nodiscard]] std::size_t choices() const noexcept override { return choices_; }
-    [[nodiscard]] std::size_t experts() const noexcept override { return rows_; }
 
     [[nodiscard]] routed_tokens<number> lay_out(step_memory& kept,
                                                 std::size_t tokens) const noexcept override {
@@ -210,7 +208,7 @@ private:
                                    {at.queries + g * half_, queries(), true},
                                    keys_->gradient + g * of_group_ * half_, true, scratch.rest());
         }
-        add_sums<M>(call, *bias_, queries(), n, d.queries);
+        add_sums(call, *bias_, queries(), n, d.queries);
         multiply_back(products_, call, *query_, {x, inputs_}, {d.queries, queries()}, dx, scratch);
     }
 
@@ -225,7 +223,6 @@ private:
     parameter_type* keys_;
     tensor_view ranges_{};
     std::size_t inputs_;
-    std::size_t rows_;
     std::size_t choices_;
     std::size_t groups_ = 0;
     std::size_t of_group_ = 0;

@@ -7,7 +7,9 @@
 #include <tiffin/train/parameter.hpp>
 #include <tiffin/train/training_call.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 

@@ -31,6 +31,11 @@ struct training_numbers {
                       "tiffin: prepare_training: a source has a tensor of a kind that cannot be trained; "
                       "plan/formula.hpp "
                       "says how each is read, formula_terms.hpp what becomes of its gradient");
+        static_assert(
+            detail::role_of<S>() != detail::node_role::runtime &&
+                detail::role_of<S>() != detail::node_role::row,
+            "tiffin: prepare_training: a source whose rows a backend computes by an engine of its own "
+            "has no gradient: any_block, or a row_role that train/training_rows.hpp does not know");
         if constexpr (!std::is_same_v<Formula, plan_detail::no_formula>) {
             of.value = &train_detail::value_of<M, Formula>;
             of.back = &train_detail::gradients_of<M, Formula>;
@@ -87,7 +92,8 @@ private:
     }
     template <class S>
     static constexpr void complete_gate(ops& of) noexcept {
-        // Forward too over numbers with partials, as an activation that a text names is called with these alone.
+        // Forward too over numbers with partials, as an activation that a text names is called with these alone:
+        // the scratch is 2 n of these.
         of.gate_rows = [](const void* source, const number* products, std::size_t n, wide* scratch,
                           choice<number>* chosen) {
             auto* const room = reinterpret_cast<dual*>(scratch);

@@ -79,7 +79,7 @@ BRINGS = {
 BRINGS_ALSO = {  # the standard says that these bring it too
     "size_t": {"cstdio", "cstdlib", "cstring"}, "begin": {"array", "string", "vector", "span", "map", "set", "deque"},
     "swap": {"algorithm"}, "pair": {"map"}, "initializer_list": {"array", "vector", "string", "utility", "map", "set"},
-    "erase_if": {"vector", "map", "set", "deque", "list"}, "get": {"array", "utility", "tuple", "variant"},
+    "erase": {"vector", "string", "deque", "list"}, "erase_if": {"vector", "map", "set", "deque", "list"}, "get": {"array", "utility", "tuple", "variant"},
     "tuple_size": {"array", "utility", "tuple"}, "tuple_size_v": {"array", "utility", "tuple"},
     "tuple_element": {"array", "utility", "tuple"}, "tuple_element_t": {"array", "utility", "tuple"},
     "vector": {"vector"}, "less": {"map", "set"}, "hash": {"string", "memory"}, "ranges": {"ranges"},

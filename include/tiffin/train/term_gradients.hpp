@@ -101,7 +101,7 @@ void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool
 }
 
 // The gradient of a table: dz[t] to the row of the id of t, tokens ascending.
-template <class M, class Number>
+template <class Number>
 void add_to_ids(const training_call<Number>& call, const parameter<Number>& table, const Number* dz) {
     if (table.gradient == nullptr) return;
     const std::size_t width = table.width();
@@ -115,7 +115,7 @@ void add_to_ids(const training_call<Number>& call, const parameter<Number>& tabl
 }
 
 // A vector's or a scalar's: the sums of chunks of tokens, in their order.
-template <class M, class Number>
+template <class Number>
 void add_sums(const training_call<Number>& call, const parameter<Number>& p, std::size_t width,
               std::size_t chunks, const Number* sums) {
     if (p.gradient == nullptr) return;

@@ -1,0 +1,18 @@
+// expect: tiffin: prepare_training: a source whose rows a backend computes by an engine of its own has no gradient
+#include <tiffin/layers.hpp>
+#include <tiffin/train/reference.hpp>
+
+#if defined(TIFFIN_EXPECT_PASS)
+using expert = tiffin::swiglu;
+#else
+// As any_block is.
+struct expert : tiffin::swiglu {
+    using source_role = tiffin::runtime_role;
+    using tensors = tiffin::tensor_list<tiffin::computed>;
+};
+#endif
+
+void learn(const tiffin::weights& given) {
+    static_cast<void>(tiffin::try_prepare_training<tiffin::mixture<tiffin::softmax_topk, expert>>(
+        given, tiffin::reference<>{}));
+}
