@@ -42,16 +42,15 @@
 # ---- one policy each ----
 tiffin_suite(activation/activation
              TESTS activation/silu.hpp activation/sigmoid.hpp activation/identity.hpp activation/gelu.hpp
-                   activation/gelu_tanh.hpp activation/relu.hpp activation/relu_squared.hpp activation/any_activation.hpp scalar.hpp
+                   activation/gelu_tanh.hpp activation/relu.hpp activation/relu_squared.hpp scalar.hpp
                    cpu/simd/lanes.hpp)
 tiffin_suite(fusion/fusion TESTS fusion/add.hpp fusion/multiply.hpp)
 tiffin_suite(norm/norm
              TESTS norm/l2.hpp norm/no_norm.hpp norm/rms.hpp norm/rms_cast_first.hpp norm/rms_one_plus.hpp)
 tiffin_suite(modulator/modulator_norm
-             ARM TESTS modulator/modulator_pool.hpp modulator/token_modulator.hpp norm/unweighted.hpp
-                       norm/any_norm.hpp)
+             ARM TESTS modulator/modulator_pool.hpp modulator/token_modulator.hpp norm/unweighted.hpp)
 tiffin_suite(router/router
-             TESTS router/any_router.hpp router/selection.hpp router/softmax.hpp router/sigmoid.hpp)
+             TESTS router/selection.hpp router/softmax.hpp router/sigmoid.hpp)
 tiffin_suite(router/row_router O0
              TESTS router/row_choice.hpp router/product_keys.hpp router/row_range.hpp)
 tiffin_suite(format/format
@@ -140,9 +139,7 @@ tiffin_other_test(train.named
                         train/formula_rows.hpp train/training_op.hpp train/training_numbers.hpp train/term_gradients.hpp train/trained_rows.hpp train/training_rows.hpp train/training_call.hpp
                         train/exact_machine.hpp train/reference.hpp)
 tiffin_other_test(io.run_gradients
-                  TESTS io/training_layer.hpp runtime/any_block.hpp io/layer_blocks.hpp io/memory_blocks.hpp
-                        io/memory_form.hpp io/relative_blocks.hpp io/row_blocks.hpp io/structmoe_block.hpp
-                        fusion/any_fusion.hpp)
+                  TESTS io/training_layer.hpp)
 tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/trained_row_gate.hpp train/route_partials.hpp)
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 

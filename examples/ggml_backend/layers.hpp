@@ -1,7 +1,6 @@
 // Feed-forward blocks as tiffin prepares them: the half of this backend that knows nothing of ggml.
 #pragma once
 
-#include <tiffin/activation/any_activation.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/io/side_file.hpp>
@@ -9,6 +8,7 @@
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
+#include <string_view>
 
 namespace tiffin_in_ggml {
 
@@ -22,7 +22,7 @@ struct projection {
 // added.
 struct ffn {
     projection gate, up, down;
-    tiffin::activation_kind activation = tiffin::activation_kind::silu;
+    std::string_view activation;  // as a composition names it
     bool residual = false;
 };
 

@@ -64,20 +64,20 @@ inline const ggml_tensor* chosen_rows(const ggml_tensor* x, int above = 6) {
     return nullptr;
 }
 
-inline std::optional<tiffin::activation_kind> activation_of(const ggml_tensor* node) {
-    using tiffin::activation_kind;
+// The activation of a node, as a composition names it.
+inline std::optional<std::string_view> activation_of(const ggml_tensor* node) {
     if (node->op == GGML_OP_GLU) switch (ggml_get_glu_op(node)) {
-            case GGML_GLU_OP_SWIGLU: return activation_kind::silu;
-            case GGML_GLU_OP_GEGLU: return activation_kind::gelu_tanh;
-            case GGML_GLU_OP_GEGLU_ERF: return activation_kind::gelu;
-            case GGML_GLU_OP_REGLU: return activation_kind::relu;
+            case GGML_GLU_OP_SWIGLU: return "silu";
+            case GGML_GLU_OP_GEGLU: return "gelu_tanh";
+            case GGML_GLU_OP_GEGLU_ERF: return "gelu";
+            case GGML_GLU_OP_REGLU: return "relu";
             default: return std::nullopt;
         }
     if (node->op == GGML_OP_UNARY) switch (ggml_get_unary_op(node)) {
-            case GGML_UNARY_OP_SILU: return activation_kind::silu;
-            case GGML_UNARY_OP_GELU: return activation_kind::gelu_tanh;
-            case GGML_UNARY_OP_GELU_ERF: return activation_kind::gelu;
-            case GGML_UNARY_OP_RELU: return activation_kind::relu;
+            case GGML_UNARY_OP_SILU: return "silu";
+            case GGML_UNARY_OP_GELU: return "gelu_tanh";
+            case GGML_UNARY_OP_GELU_ERF: return "gelu";
+            case GGML_UNARY_OP_RELU: return "relu";
             default: return std::nullopt;
         }
     return std::nullopt;
@@ -138,7 +138,7 @@ struct ffn_nodes {
     ggml_tensor* y = nullptr;
     std::array<const ggml_tensor*, 3> weights{};  // gate (null where there is none), up, down
     std::array<const ggml_tensor*, 3> biases{};
-    tiffin::activation_kind activation{};
+    std::string_view activation;
 };
 
 // Reads the block that begins at a node of a graph. Its nodes follow one another, and nothing outside reads what

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -62,7 +63,7 @@ public:
     }
 
 private:
-    using key = std::tuple<std::array<const void*, 3>, tiffin::activation_kind, bool>;
+    using key = std::tuple<std::array<const void*, 3>, std::string_view, bool>;
 
     static projection expert_of(const ffn_nodes& nodes, std::size_t place, std::size_t expert) {
         const ggml_tensor* const weight = nodes.weights[place];

@@ -5,7 +5,6 @@
 // layer needs: table/ and analysis/geometry.hpp.
 #pragma once
 
-#include <tiffin/activation/any_activation.hpp>
 #include <tiffin/activation/gelu.hpp>
 #include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/activation/identity.hpp>
@@ -41,13 +40,11 @@
 #include <tiffin/format/q4_0.hpp>
 #include <tiffin/format/q8_0.hpp>
 #include <tiffin/fusion/add.hpp>
-#include <tiffin/fusion/any_fusion.hpp>
 #include <tiffin/fusion/multiply.hpp>
 #include <tiffin/grammar/concepts.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
-#include <tiffin/norm/any_norm.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/norm/no_norm.hpp>
 #include <tiffin/norm/rms.hpp>
@@ -56,7 +53,6 @@
 #include <tiffin/norm/unweighted.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/reference/reference.hpp>
-#include <tiffin/router/any_router.hpp>
 #include <tiffin/router/gated_rows.hpp>
 #include <tiffin/router/hash.hpp>
 #include <tiffin/router/linear.hpp>

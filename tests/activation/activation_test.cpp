@@ -1,5 +1,11 @@
 // Every activation against the formula of docs/layers.md, as double, as float and in a register.
-#include <tiffin/activation/any_activation.hpp>
+#include <tiffin/activation/gelu.hpp>
+#include <tiffin/activation/gelu_tanh.hpp>
+#include <tiffin/activation/identity.hpp>
+#include <tiffin/activation/relu.hpp>
+#include <tiffin/activation/relu_squared.hpp>
+#include <tiffin/activation/sigmoid.hpp>
+#include <tiffin/activation/silu.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
 
 #include "support/bounded.hpp"
@@ -24,25 +30,21 @@ constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 // The formulas of docs/layers.md in other words and a wider format, and their values at +-infinity.
 struct silu_case {
     static constexpr tiffin::silu phi{};
-    static constexpr auto kind = tiffin::activation_kind::silu;
     static constexpr double at_minus_infinity = nan_value, at_infinity = infinity;
     static long double exact(long double z) { return z * (std::exp(z) / (std::exp(z) + 1)); }
 };
 struct sigmoid_case {
     static constexpr tiffin::sigmoid phi{};
-    static constexpr auto kind = tiffin::activation_kind::sigmoid;
     static constexpr double at_minus_infinity = 0, at_infinity = 1;
     static long double exact(long double z) { return (1 + std::tanh(z / 2)) / 2; }
 };
 struct gelu_case {
     static constexpr tiffin::gelu phi{};
-    static constexpr auto kind = tiffin::activation_kind::gelu;
     static constexpr double at_minus_infinity = nan_value, at_infinity = infinity;
     static long double exact(long double z) { return z * std::erfc(-z / std::sqrt(2.0L)) / 2; }
 };
 struct gelu_tanh_case {
     static constexpr tiffin::gelu_tanh phi{};
-    static constexpr auto kind = tiffin::activation_kind::gelu_tanh;
     static constexpr double at_minus_infinity = nan_value, at_infinity = infinity;
     static long double exact(long double z) {
         const long double pi = std::acos(-1.0L);
@@ -51,19 +53,16 @@ struct gelu_tanh_case {
 };
 struct relu_case {
     static constexpr tiffin::relu phi{};
-    static constexpr auto kind = tiffin::activation_kind::relu;
     static constexpr double at_minus_infinity = 0, at_infinity = infinity;
     static long double exact(long double z) { return (z + std::fabs(z)) / 2; }
 };
 struct relu_squared_case {
     static constexpr tiffin::relu_squared phi{};
-    static constexpr auto kind = tiffin::activation_kind::relu_squared;
     static constexpr double at_minus_infinity = 0, at_infinity = infinity;
     static long double exact(long double z) { return z > 0 ? z * z : 0 * z; }
 };
 struct identity_case {
     static constexpr tiffin::identity phi{};
-    static constexpr auto kind = tiffin::activation_kind::identity;
     static constexpr double at_minus_infinity = -infinity, at_infinity = infinity;
     static long double exact(long double z) { return z; }
 };
@@ -150,34 +149,4 @@ TEST_CASE_TEMPLATE("activations at infinity and NaN", Case, FOR_EACH_ACTIVATION)
         check(z, Case::phi(z));
         in_registers(Case::phi, {z}, [&](float in, float out, std::size_t) { check(in, out); });
     }
-}
-
-TEST_CASE_TEMPLATE("an activation chosen at run time is the same to the bit", Case, FOR_EACH_ACTIVATION) {
-    const tiffin::any_activation any{Case::kind};
-    CHECK(any.flops() == Case::phi.flops());
-    std::vector<float> values = grid();
-    for (const float v : special_values()) values.push_back(v);
-    std::size_t different = 0;
-    // IEEE leaves the sign of a computed NaN open, and so do compilers.
-    const auto bits = [](float v) { return std::isnan(v) ? 0x7FC00000u : std::bit_cast<std::uint32_t>(v); };
-    for (const float z : values) different += bits(any(z)) == bits(Case::phi(z)) ? 0u : 1u;
-    in_registers(any, values, [&](float z, float out, std::size_t lane) {
-        const reg alone = Case::phi(reg(z));  // every lane of a register computes the same
-        alignas(64) float lanes[reg::size];
-        alone.store_aligned(lanes);
-        different += bits(lanes[lane]) == bits(out) ? 0u : 1u;
-    });
-    CHECK(different == 0);
-}
-
-TEST_CASE("activations by name") {
-    using tiffin::activation_kind;
-    CHECK(tiffin::activation_named("silu") == activation_kind::silu);
-    CHECK(tiffin::activation_named("gelu") == activation_kind::gelu);
-    CHECK(tiffin::activation_named("gelu_tanh") == activation_kind::gelu_tanh);
-    CHECK(tiffin::activation_named("relu") == activation_kind::relu);
-    CHECK(tiffin::activation_named("sigmoid") == activation_kind::sigmoid);
-    CHECK(tiffin::activation_named("identity") == activation_kind::identity);
-    CHECK_FALSE(tiffin::activation_named("SiLU").has_value());
-    CHECK_FALSE(tiffin::activation_named("").has_value());
 }

@@ -1,6 +1,5 @@
 // Low-rank banks chosen by a router, in every place a source can stand, and mixtures of experts.
 #include <tiffin/layers.hpp>
-#include <tiffin/router/any_router.hpp>
 #include <tiffin/source/through.hpp>
 
 #include "support/conformance.hpp"

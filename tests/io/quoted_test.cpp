@@ -92,9 +92,10 @@ TEST_CASE("layer options: endless values leave room for what is wrong") {
     };
     tiffin::io::layer_options options(metadata);
     static constexpr std::array<std::string_view, 2> words{"one", "two"};
+    std::string_view word;
     std::size_t count = 0;
     float number = 0;
-    check(options.read("word", words, count), "known are one, two");
+    check(options.read("word", words, word), "known are one, two");
     check(options.read("count", count), "it must be a whole number from 1 up");
     check(options.read("number", number), "it must be a number not below 0 that f32 can hold");
     check(options.check_all_known(endless), "')");

@@ -1,7 +1,6 @@
 // What a modulator takes for its norm and its router where nobody says: as layer files have them.
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
-#include <tiffin/norm/any_norm.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/norm/unweighted.hpp>
 #include <tiffin/router/hash.hpp>
@@ -27,7 +26,6 @@ struct own_router : sigmoid_topk_renorm {
 TEST_CASE("modulators: eps 1e-6, and a norm of one's own as it is") {
     CHECK(token_modulator<>{}.row.norm.eps == 1e-6f);
     CHECK(token_modulator<unweighted<rms>>{}.row.norm.eps == 1e-6f);
-    CHECK(token_modulator<any_norm>{}.row.norm.eps == 1e-6f);
     CHECK(modulator_pool<unweighted<rms>>{}.mixed.norm.eps == 1e-6f);
     CHECK(token_modulator<own_norm>{}.row.norm.eps == 0.5f);
     CHECK(modulator_pool<own_norm>{}.mixed.norm.eps == 0.5f);

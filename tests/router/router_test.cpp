@@ -1,12 +1,14 @@
 // Routers: order, ties, bias and what is no number.
-#include <tiffin/router/any_router.hpp>
 #include <tiffin/router/selection.hpp>
+#include <tiffin/router/sigmoid.hpp>
+#include <tiffin/router/softmax.hpp>
 
 #include "support/doctest.hpp"
 #include "support/random.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -40,59 +42,59 @@ std::vector<std::int32_t> experts_of(const std::vector<choice<S>>& chosen) {
 }
 
 // The definitions of docs/layers.md#routers, by sorting.
-std::vector<choice<double>> by_definition(router_order order, std::size_t k,
-                                          const std::vector<double>& logits,
+template <class Router>
+std::vector<choice<double>> by_definition(const Router& router, const std::vector<double>& logits,
                                           const std::vector<double>& bias) {
-    const std::size_t n = logits.size();
+    const std::size_t n = logits.size(), k = router.top_k;
     std::vector<double> score(n);
     double total = 0;
     for (const double l : logits) total += std::exp(l);
     for (std::size_t i = 0; i < n; ++i)
-        score[i] = order == router_order::topk_softmax          ? logits[i]
-                   : order == router_order::sigmoid_topk_renorm ? 1 / (1 + std::exp(-logits[i]))
-                                                                : std::exp(logits[i]) / total;
+        score[i] = std::same_as<Router, topk_softmax>          ? logits[i]
+                   : std::same_as<Router, sigmoid_topk_renorm> ? 1 / (1 + std::exp(-logits[i]))
+                                                               : std::exp(logits[i]) / total;
     std::vector<std::size_t> sorted(n);
     std::iota(sorted.begin(), sorted.end(), std::size_t{0});
     std::stable_sort(sorted.begin(), sorted.end(),
                      [&](std::size_t a, std::size_t b) { return score[a] + bias[a] > score[b] + bias[b]; });
     double sum = 0;
     for (std::size_t i = 0; i < k; ++i)
-        sum += order == router_order::topk_softmax ? std::exp(score[sorted[i]]) : score[sorted[i]];
+        sum += std::same_as<Router, topk_softmax> ? std::exp(score[sorted[i]]) : score[sorted[i]];
     std::vector<choice<double>> all;
     for (std::size_t i = 0; i < k; ++i) {
         const double s = score[sorted[i]];
-        all.push_back({static_cast<std::int32_t>(sorted[i]), order == router_order::softmax_topk ? s
-                                                             : order == router_order::topk_softmax
+        all.push_back({static_cast<std::int32_t>(sorted[i]), std::same_as<Router, softmax_topk> ? s
+                                                             : std::same_as<Router, topk_softmax>
                                                                  ? std::exp(s) / sum
                                                                  : s / sum});
     }
     return all;
 }
 
+#define FOUR_ORDERS softmax_topk, softmax_topk_renorm, topk_softmax, sigmoid_topk_renorm
+
 }  // namespace
 
-TEST_CASE("routers: the four orders are their definitions, with a bias and without") {
+TEST_CASE_TEMPLATE("routers: the four orders are their definitions, with a bias and without", Router,
+                   FOUR_ORDERS) {
     tiffin_test::random_numbers random(3);
     for (const std::size_t n : {1u, 2u, 5u, 16u, 33u})
         for (std::size_t k = 1; k <= n; k += 1 + n / 4)
-            for (std::size_t o = 0; o < router_orders.size(); ++o)
-                for (const bool biased : {false, true}) {
-                    CAPTURE(n);
-                    CAPTURE(k);
-                    CAPTURE(router_orders[o]);
-                    const any_router router{k, router_order(o)};
-                    std::vector<double> logits(n), bias(n, 0.0);
-                    for (double& l : logits) l = static_cast<double>(random.signed_unit(3.0f));
-                    if (biased)
-                        for (double& b : bias) b = static_cast<double>(random.signed_unit(1.0f));
-                    const auto chosen = chosen_by(router, logits, biased ? bias : std::vector<double>{});
-                    const auto wanted = by_definition(router.order, k, logits, bias);
-                    CHECK(experts_of(chosen) == experts_of(wanted));
-                    // Both in double, sums of up to 33 terms of one sign: some 40 roundings apart at most.
-                    for (std::size_t i = 0; i < k; ++i)
-                        CHECK(std::abs(chosen[i].weight - wanted[i].weight) <=
-                              40 * 0x1p-53 * wanted[i].weight);
-                }
+            for (const bool biased : {false, true}) {
+                CAPTURE(n);
+                CAPTURE(k);
+                const Router router{k};
+                std::vector<double> logits(n), bias(n, 0.0);
+                for (double& l : logits) l = static_cast<double>(random.signed_unit(3.0f));
+                if (biased)
+                    for (double& b : bias) b = static_cast<double>(random.signed_unit(1.0f));
+                const auto chosen = chosen_by(router, logits, biased ? bias : std::vector<double>{});
+                const auto wanted = by_definition(router, logits, bias);
+                CHECK(experts_of(chosen) == experts_of(wanted));
+                // Both in double, sums of up to 33 terms of one sign: some 40 roundings apart at most.
+                for (std::size_t i = 0; i < k; ++i)
+                    CHECK(std::abs(chosen[i].weight - wanted[i].weight) <= 40 * 0x1p-53 * wanted[i].weight);
+            }
 }
 
 TEST_CASE("routers: ties go to the lower index") {
@@ -152,15 +154,16 @@ TEST_CASE("routers: with a bias the scores are compared in double") {
     CHECK(experts_of(chosen_by(sigmoid_topk_renorm{2}, logits)) == std::vector<std::int32_t>{2, 1});
 }
 
-TEST_CASE("routers: whatever the logits, the experts are different ones that exist") {
+TEST_CASE_TEMPLATE("routers: whatever the logits, the experts are different ones that exist", Router,
+                   FOUR_ORDERS) {
     tiffin_test::random_numbers random(11);
     const std::vector<float> strange{nan_value, infinity, -infinity, 0.0f, 3e38f, -3e38f, 1e-40f};
     for (int round = 0; round < 400; ++round) {
         std::vector<float> logits(1 + random.below(9)), bias(logits.size());
         for (float& l : logits) l = strange[random.below(strange.size())];
         for (float& b : bias) b = strange[random.below(strange.size())];
-        for (std::size_t o = 0; o < router_orders.size(); ++o) {
-            const any_router router{1 + random.below(logits.size()), router_order(o)};
+        {
+            const Router router{1 + random.below(logits.size())};
             const auto chosen = chosen_by(router, logits, round % 2 ? bias : std::vector<float>{});
             const auto experts = experts_of(chosen);
             CHECK(std::set<std::int32_t>(experts.begin(), experts.end()).size() == router.top_k);
@@ -169,12 +172,9 @@ TEST_CASE("routers: whatever the logits, the experts are different ones that exi
             CHECK(experts == experts_of(chosen_by(router, logits, round % 2 ? bias : std::vector<float>{})));
         }
     }
-    CHECK(experts_of(chosen_by(topk_softmax{3}, std::vector<float>{nan_value, -infinity, nan_value, 1.0f})) ==
-          std::vector<std::int32_t>{3, 1, 0});  // numbers first, NaN last
 }
 
-TEST_CASE("routers by name") {
-    CHECK(router_order_named("softmax_topk") == router_order::softmax_topk);
-    CHECK(router_order_named("sigmoid_topk_renorm") == router_order::sigmoid_topk_renorm);
-    CHECK_FALSE(router_order_named("softmax").has_value());
+TEST_CASE("routers: numbers first, NaN last") {
+    CHECK(experts_of(chosen_by(topk_softmax{3}, std::vector<float>{nan_value, -infinity, nan_value, 1.0f})) ==
+          std::vector<std::int32_t>{3, 1, 0});
 }

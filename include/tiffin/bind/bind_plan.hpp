@@ -19,11 +19,6 @@ namespace detail {
 TIFFIN_INLINE status binder::bind(const plan_node& node, const bind_place& at, bound_node& to) {
     const node_kind& kind = *node.kind;
     to.width = at.width.number;
-    if (kind.role == node_role::runtime) {
-        to.tensors.emplace_back();  // its row
-        to.given.push_back(bound_node::not_given);
-        return kind.bind(node.source, *this, at, to.parts.emplace_back());
-    }
     std::vector<wanted_tensor> wanted;
     if (status s = bind_own(kind, at, wanted, to); !s) return s;
     to.recorded_first = kind.recorded_first;
@@ -43,15 +38,15 @@ TIFFIN_INLINE bind_place binder::outermost(bool own_width) {
 
 TIFFIN_INLINE status binder::settle(bound_node& node) {
     for (const auto& [width, name] : given_widths_) {
-        const std::size_t told = sizes_[width];
-        if (told == 0)
+        const std::size_t found = sizes_[width];
+        if (found == 0)
             return failure(
                 errc::shape, name,
                 "has a width that cannot be told: no tensor of the block has an axis of this size");
-        if (needs_.given_width != 0 && needs_.given_width != told)
-            return failure(errc::shape, name, "is read with widths of ", needs_.given_width, " and ", told,
+        if (needs_.given_width != 0 && needs_.given_width != found)
+            return failure(errc::shape, name, "is read with widths of ", needs_.given_width, " and ", found,
                            "; a call gives one");
-        needs_.given_width = told;
+        needs_.given_width = found;
     }
     if (status s = sizes_.check_agreed(); !s) return s;
     return settle_widths(node);

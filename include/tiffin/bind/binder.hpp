@@ -31,7 +31,7 @@ public:
     status bind(const plan_node& node, const bind_place& at, bound_node& to);
     // The place of a whole block.
     [[nodiscard]] bind_place outermost(bool own_width = false);
-    [[nodiscard]] sizes_told& sizes() noexcept { return sizes_; }
+    [[nodiscard]] dimension_solver& sizes() noexcept { return sizes_; }
     [[nodiscard]] call_needs& needs() noexcept { return needs_; }
     // Puts sizes where their numbers were, once all tensors are bound.
     status settle(bound_node& node);
@@ -57,7 +57,7 @@ private:
     const weights& given_;
     number_formats formats_;
     std::vector<bool> used_;
-    sizes_told sizes_;
+    dimension_solver sizes_;
     std::vector<std::pair<size_id, std::string>> given_widths_;
     call_needs needs_;
 };

@@ -47,15 +47,15 @@ private:
 struct preparation {
     number_formats formats{};
     executor_ref execute = serially;
-    detail::prepared_bytes* told = nullptr;
+    detail::prepared_bytes* progress = nullptr;
 
     void done(const tensor_view& t) const {
-        if (told != nullptr) told->add(t);
+        if (progress != nullptr) progress->add(t);
     }
     void hold(std::size_t bytes) const {
-        if (told != nullptr) told->hold(bytes);
+        if (progress != nullptr) progress->hold(bytes);
     }
-    [[nodiscard]] std::size_t held() const { return told != nullptr ? told->held() : 0; }
+    [[nodiscard]] std::size_t held() const { return progress != nullptr ? progress->held() : 0; }
 };
 
 TIFFIN_END

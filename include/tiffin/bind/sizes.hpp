@@ -1,4 +1,4 @@
-// The sizes that a block's tensors agree on, told by whichever tensor comes first.
+// The sizes that a block's tensors agree on: the first tensor that has a dimension says it, the others are held against it.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -39,7 +39,7 @@ struct wanted_tensor {
     std::size_t rank = 0;
 };
 
-class sizes_told {
+class dimension_solver {
 public:
     size_id fresh(std::string_view name, const std::string& prefix) {
         all_.push_back({name, prefix, 0, {}});
@@ -64,7 +64,7 @@ public:
     }
     // The first size of a name; 0 where there is none.
     [[nodiscard]] std::size_t first(std::string_view name) const noexcept {
-        for (const told& t : all_)
+        for (const dimension& t : all_)
             if (t.name == name) return t.size;
         return 0;
     }
@@ -87,11 +87,11 @@ public:
             const std::size_t size = given.shape[i];
             if (size == 0) return failure(errc::shape, t.name, has, "; no axis may be 0");
             if (t.axes[i].number == size_id::any) continue;
-            told& known = all_[t.axes[i].number];
-            if (known.size == 0) std::tie(known.size, known.told_by) = std::pair(size, t.name);
+            dimension& known = all_[t.axes[i].number];
+            if (known.size == 0) std::tie(known.size, known.found_in) = std::pair(size, t.name);
             if (known.size != size)
                 return failure(errc::shape, t.name, has, "; its axis ", i, " must be ", known.name, " = ",
-                               known.size, ", as in ", known.told_by);
+                               known.size, ", as in ", known.found_in);
         }
         return {};
     }
@@ -106,26 +106,26 @@ public:
                                " where a row of ", of, " is read as it is");
         return {};
     }
-    // An error where a size is wanted that no tensor has told.
+    // An error where a size is wanted that no tensor has.
     [[nodiscard]] status known(size_id id) const {
-        const told& t = all_[id.number];
+        const dimension& t = all_[id.number];
         if (t.size != 0) return {};
         return failure(errc::shape, t.prefix + std::string(t.name),
                        "cannot be told: no tensor of the block has an axis of this size");
     }
 
 private:
-    struct told {
+    struct dimension {
         std::string_view name;
         std::string prefix;
         std::size_t size;
-        std::string told_by;
+        std::string found_in;
     };
     struct agreement {
         size_id width, of;
         std::string prefix;
     };
-    std::vector<told> all_;
+    std::vector<dimension> all_;
     std::vector<agreement> agreed_;
 };
 

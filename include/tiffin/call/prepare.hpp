@@ -41,9 +41,9 @@ inline status reserve(layer_of_any_block& prepared, std::size_t workers, const p
 template <class Block, class Backend>
 result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
                                            const prepare_options& options) {
-    prepared_bytes told(options.progress, given);
+    prepared_bytes progress(options.progress, given);
     checked_executor execute(options.execute);
-    preparation how{{}, execute, &told};
+    preparation how{{}, execute, &progress};
     if constexpr (requires { backend.formats(); }) how.formats = backend.formats();
     auto bound = bind_weights(block, given, how);
     if (!bound) return bound.failure();
@@ -53,7 +53,7 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
     if (status s = execute.done(); !s) return s.failure();
     if (status s = reserve(prepared, workers, options); !s) return s.failure();
-    told.finish();
+    progress.finish();
     return {std::move(prepared)};
 }
 

@@ -72,9 +72,9 @@ public:
     [[nodiscard]] std::size_t features_at_once() const noexcept { return at_once_ / 256 * 256; }
     [[nodiscard]] bool is_empty() const noexcept { return steps_.empty(); }
     // Asks the cache for the rows that are read at a place.
-    void ask(const formula_call<Machine>& of, const place_of_block& at) const noexcept {
+    void prefetch(const formula_call<Machine>& of, const place_of_block& at) const noexcept {
         for (const row_tensor& r : rows)
-            for (std::size_t i = 0; i < at.tokens; ++i) r.ask(of, at.token + i, at.feature, at.features);
+            for (std::size_t i = 0; i < at.tokens; ++i) r.prefetch(of, at.token + i, at.feature, at.features);
     }
 
     // Evaluates it at a place, and hands the values on.
@@ -82,7 +82,7 @@ public:
              const block_sink& to) const noexcept {
         if (at.tokens == 1) {
             // Between two blocks of one token lie the weights of the next: time to fetch the row's next features.
-            ask(of, {at.token, 1, at.feature + at.features, at.features});
+            prefetch(of, {at.token, 1, at.feature + at.features, at.features});
             return run_block(of, at, at.token, input, to);
         }
         const std::size_t tokens = std::clamp<std::size_t>(
@@ -91,8 +91,8 @@ public:
         for (std::size_t t = at.token; t < end; t += tokens) {
             const std::size_t now = std::min(tokens, end - t), next = std::min(tokens, end - t - now);
             if (next > 0) {
-                ask(of, {t + now, next, at.feature, at.features});
-                to.ask(t + now, next, at.feature, at.features);
+                prefetch(of, {t + now, next, at.feature, at.features});
+                to.prefetch(t + now, next, at.feature, at.features);
             }
             run_block(of, {t, now, at.feature, at.features}, at.token, input, to);
         }

@@ -33,8 +33,8 @@ public:
     // Features that may be put at once.
     [[nodiscard]] virtual std::size_t features_at_once() const noexcept { return finished_at_once; }
     // These tokens come next: asks the cache for what will be read of them.
-    virtual void ask(std::size_t /*token*/, std::size_t /*tokens*/, std::size_t /*feature*/,
-                     std::size_t /*features*/) const noexcept {}
+    virtual void prefetch(std::size_t /*token*/, std::size_t /*tokens*/, std::size_t /*feature*/,
+                          std::size_t /*features*/) const noexcept {}
 
 protected:
     ~block_sink() = default;

@@ -157,12 +157,6 @@ std::unique_ptr<const source_rows<Machine>> make(const plan_node& node, const bo
                                                  const source_sizes& sizes, const preparation& how) {
     return std::make_unique<const Rows>(node, bound, sizes, how);
 }
-// Those of the one part that is known only now.
-template <class Machine>
-std::unique_ptr<const source_rows<Machine>> make_part(const plan_node& node, const bound_node& bound,
-                                                      const source_sizes& sizes, const preparation& how) {
-    return make_rows<Machine>(node.parts[0], bound.parts[0], sizes, how);
-}
 template <class Machine, detail::node_role Role>
 constexpr role_functions<Machine> describe_role() noexcept {
     using enum detail::node_role;
@@ -174,8 +168,6 @@ constexpr role_functions<Machine> describe_role() noexcept {
         return {&make<Machine, delayed_rows<Machine>>};
     else if constexpr (Role == repeated)
         return {&make<Machine, summed_rows<Machine>>};
-    else if constexpr (Role == runtime)
-        return {&make_part<Machine>};
     else if constexpr (Role == routed)
         return {&make<Machine, rows_of_formula<Machine>>, &make_route<Machine>};
     else

@@ -67,7 +67,7 @@ struct row_tensor {
                       : first + format.bytes(static_cast<std::size_t>(of_token[i].expert) * expert_step),
                   of_token[i].weight);
     }
-    void ask(const auto& of, std::size_t t, std::size_t first, std::size_t features) const noexcept {
+    void prefetch(const auto& of, std::size_t t, std::size_t first, std::size_t features) const noexcept {
         if (!holds_rows(kind) || first >= width) return;
         const std::size_t behind = std::min(first + features, width);
         each(of, t, [&](const std::byte* row, float) noexcept {

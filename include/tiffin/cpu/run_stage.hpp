@@ -36,18 +36,18 @@ private:
 };
 
 template <class Machine>
-class stage<Machine>::above final : public block_sink {
+class stage<Machine>::epilogue final : public block_sink {
 public:
-    above(const block_formula<Machine>& formula, const formula_call<Machine>& of,
-          const block_sink& to) noexcept
+    epilogue(const block_formula<Machine>& formula, const formula_call<Machine>& of,
+             const block_sink& to) noexcept
         : formula_(formula), of_(of), to_(to) {}
     void put(const value_block& v) const noexcept override {
         formula_.run(of_, {v.token, v.tokens, v.feature, v.features}, {nullptr, &v}, to_);
     }
-    void ask(std::size_t token, std::size_t tokens, std::size_t feature,
-             std::size_t features) const noexcept override {
-        formula_.ask(of_, {token, tokens, feature, features});
-        to_.ask(token, tokens, feature, features);
+    void prefetch(std::size_t token, std::size_t tokens, std::size_t feature,
+                  std::size_t features) const noexcept override {
+        formula_.prefetch(of_, {token, tokens, feature, features});
+        to_.prefetch(token, tokens, feature, features);
     }
 
 private:
@@ -164,7 +164,7 @@ void stage<Machine>::run(const call_arguments& call, const activations& in, std:
     } else if (formula_.is_empty()) {
         chain_->run(call, in, work, to);
     } else {
-        chain_->run(call, in, work, above(formula_, of, to));
+        chain_->run(call, in, work, epilogue(formula_, of, to));
     }
 }
 

@@ -114,7 +114,7 @@ private:
         std::size_t state;
     };
     // What above the last step of a chain is done with its blocks.
-    class above;
+    class epilogue;
 
     using node_state = typename formula_tensors<Machine>::node_state;
 

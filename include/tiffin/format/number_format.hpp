@@ -103,17 +103,17 @@ struct number_formats {
 
 template <stored_format Format>
 constexpr number_format describe(const Format&) {
-    number_format told{.name = "the format", .block = Format::block, .is_given = false};
-    if constexpr (requires { Format::largest; }) told.largest = Format::largest;
+    number_format made{.name = "the format", .block = Format::block, .is_given = false};
+    if constexpr (requires { Format::largest; }) made.largest = Format::largest;
     if constexpr (requires { Format::type; }) {
-        told.name = name_of(Format::type);
-        told.type = Format::type;
-        told.is_given = true;
+        made.name = name_of(Format::type);
+        made.type = Format::type;
+        made.is_given = true;
     }
-    told.rows = {static_cast<std::uint32_t>(std::countr_zero(Format::block)),
+    made.rows = {static_cast<std::uint32_t>(std::countr_zero(Format::block)),
                  sizeof(typename Format::storage)};
-    if constexpr (codec<Format>) told.convert = &convert<Format>;
-    return told;
+    if constexpr (codec<Format>) made.convert = &convert<Format>;
+    return made;
 }
 
 // The format of a table that is given so.
@@ -129,9 +129,9 @@ inline number_formats formats_of(const number_formats& all, std::span<const dtyp
     for (const dtype other : given)
         if (kept_as(other, rounded) != type)
             type = block_of(type) > 1 && block_of(other) > 1 ? dtype::q8_0 : dtype::f32;
-    number_formats told = all;
-    told.weights = all.weights.of(type);
-    return told;
+    number_formats made = all;
+    made.weights = all.weights.of(type);
+    return made;
 }
 
 TIFFIN_END

@@ -74,7 +74,7 @@ struct mixture_role : row_role {};   // tokens are grouped by the expert that it
 struct residual_role : row_role {};  // its part reads the residual in x's place (see on_residual.hpp)
 struct delay_role : row_role {};     // the rows of its part arrive calls later (see delayed.hpp)
 struct repeated_role : row_role {};  // the sum of as many parts as there are at run time (parallel_of.hpp)
-struct runtime_role : row_role {};   // a source whose kind is known only at run time (see any_block.hpp)
+struct runtime_role : row_role {};   // known only at run time, its plan made of a text (see composition.hpp)
 
 // What a source's formula is where it is no code of its own, said by `using formula_is = ...`: the sum of its tensors and
 // parts; or `formula()`, a policy, of its parts' values. They name the source, as one that is derived from it may have

@@ -20,8 +20,6 @@
 
 TIFFIN_BEGIN
 
-struct bound_node;
-
 // What the names of a part's tensors begin with: "base.", or "experts.3." where there is a number.
 struct part_scope {
     static constexpr std::size_t no_number = ~std::size_t{0};
@@ -33,11 +31,6 @@ struct part_scope {
 };
 
 namespace detail {
-
-class binder;
-struct size_id;
-template <class Prefix, class Size>
-struct standing;
 
 // A tensor that a source declares.
 struct node_tensor {
@@ -60,8 +53,7 @@ enum class node_role : std::uint8_t {
     mixture,
     residual,
     delay,
-    repeated,
-    runtime
+    repeated
 };
 
 // How the router of a source chooses: from logits, by a map of ids, by keys, or ranges of rows by id.
@@ -92,9 +84,8 @@ struct node_kind {
     part_scope (*scope)(std::size_t part) = nullptr;  // if its parts are named
     // Where a text names it, its policy or its gate of rows (see arguments.hpp).
     argument_use argument{}, policy{}, row_gate{};
-    // What only the source itself can say; null where there is nothing to ask.
-    status (*check)(const void* source) = nullptr;
-    status (*bind)(const void* source, binder&, const standing<std::string, size_id>&, bound_node&) = nullptr;
+    status (*check)(const void* source) =
+        nullptr;  // what only the source itself can say, if there is anything
 
     [[nodiscard]] constexpr bool has(tensor_kind kind) const noexcept {
         return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.kind == kind; });
@@ -119,7 +110,6 @@ constexpr node_role role_of() noexcept {
     if constexpr (has_role<S, residual_role>) return node_role::residual;
     if constexpr (has_role<S, delay_role>) return node_role::delay;
     if constexpr (has_role<S, repeated_role>) return node_role::repeated;
-    if constexpr (has_role<S, runtime_role>) return node_role::runtime;
     return has_role<S, row_role> ? node_role::row : node_role::formula;
 }
 
@@ -230,9 +220,6 @@ struct kind_of_source {
                           { s.check() } -> std::same_as<status>;
                       })
             k.check = [](const void* source) { return static_cast<const S*>(source)->check(); };
-        if constexpr (has_role<S, runtime_role> && requires { &S::bind; })
-            k.bind = [](const void* source, binder& from, const standing<std::string, size_id>& at,
-                        bound_node& to) { return static_cast<const S*>(source)->bind(from, at, to); };
         return k;
     }
     static constexpr auto tensors = list(own_tensors_of<S>{});

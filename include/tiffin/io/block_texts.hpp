@@ -10,6 +10,7 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -44,16 +45,16 @@ struct described_block {
     status read(std::string_view option, Value& to) const {
         return options.read(at.keys + std::string(option), to);
     }
-    // A word among these; `to` stays.
-    template <std::size_t N>
-    status read(std::string_view option, const std::array<std::string_view, N>& words,
+    // A word among these.
+    status read(std::string_view option, std::span<const std::string_view> words,
                 std::string_view& to) const {
-        std::size_t which = N;
-        if (status s = options.read(at.keys + std::string(option), words, which); !s) return s;
-        if (which < N) to = words[which];
-        return {};
+        return options.read(at.keys + std::string(option), words, to);
     }
-    status read_activation(std::string_view& to) const { return read("activation", activation_names, to); }
+    status read_activation(std::string_view& to) const {
+        static constexpr std::array<std::string_view, 7> activations{
+            {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared"}};
+        return read("activation", activations, to);
+    }
     // A number that has no default.
     status read_needed(std::string_view option, std::string_view what, std::size_t& to) const {
         const std::string key = at.keys + std::string(option);

@@ -1,7 +1,6 @@
 // The options of a layer file: strings by name, each to be asked for once.
 #pragma once
 
-#include <tiffin/activation/any_activation.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 
@@ -36,12 +35,19 @@ public:
     [[nodiscard]] bool has(const std::string& key) const { return metadata_.contains(key); }
 
     // Each sets `to` where the option is given and leaves it as it is where not.
-    status read(const std::string& key, any_activation& to) {
-        return read_word(key, activation_names, [&](std::size_t i) { to.kind = activation_kind(i); });
-    }
-    template <class Enum>
-    status read(const std::string& key, std::span<const std::string_view> names, Enum& to) {
-        return read_word(key, names, [&](std::size_t i) { to = Enum(i); });
+    // One of these words.
+    status read(const std::string& key, std::span<const std::string_view> words, std::string_view& to) {
+        const std::string* const text = find(key);
+        if (text == nullptr) return {};
+        std::string all;
+        for (const std::string_view word : words) {
+            if (word == *text) {
+                to = word;
+                return {};
+            }
+            all.append(all.empty() ? "" : ", ").append(word);
+        }
+        return failure(errc::option, key, "is ", detail::in_quotes(*text), "; known are ", all);
     }
     // A whole number from 1 up.
     status read(const std::string& key, std::size_t& to) {
@@ -72,7 +78,10 @@ public:
     }
     status read(const std::string& key, bool& to) {
         static constexpr std::array<std::string_view, 2> words{{"false", "true"}};
-        return read_word(key, words, [&](std::size_t i) { to = i == 1; });
+        std::string_view word = words[to];
+        status s = read(key, words, word);
+        to = word == words[1];
+        return s;
     }
 
     // An error where an option was given that `block` has not asked for. The formats of tensors of blocks are
@@ -93,21 +102,6 @@ public:
     }
 
 private:
-    template <class Use>
-    status read_word(const std::string& key, std::span<const std::string_view> names, const Use& use) {
-        const std::string* const text = find(key);
-        if (text == nullptr) return {};
-        std::string all;
-        for (std::size_t i = 0; i < names.size(); ++i) {
-            if (names[i] == *text) {
-                use(i);
-                return {};
-            }
-            all.append(all.empty() ? "" : ", ").append(names[i]);
-        }
-        return failure(errc::option, key, "is ", detail::in_quotes(*text), "; known are ", all);
-    }
-
     const std::map<std::string, std::string>& metadata_;
     std::set<std::string> known_;
 };

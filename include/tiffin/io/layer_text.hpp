@@ -3,7 +3,6 @@
 
 #include <tiffin/io/block_texts.hpp>
 #include <tiffin/io/layer_options.hpp>
-#include <tiffin/router/any_router.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <array>
@@ -100,9 +99,11 @@ private:
         return detail::text_of("mixture(", router, ", ", *expert, ", ", *shared, ")");
     }
     result<std::string> moe(const block& of) {
-        std::string_view order = router_orders[0];
+        static constexpr std::array<std::string_view, 4> orders{
+            {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm"}};
+        std::string_view order = orders[0];
         std::size_t top_k = 1;
-        if (status s = of.read("router_order", router_orders, order); !s) return s.failure();
+        if (status s = of.read("router_order", orders, order); !s) return s.failure();
         if (status s = of.read("top_k", top_k); !s) return s.failure();
         return mixture(of, detail::text_of(order, "(top_k=", top_k, ")"));
     }

@@ -32,10 +32,9 @@ struct training_numbers {
                       "plan/formula.hpp "
                       "says how each is read, formula_terms.hpp what becomes of its gradient");
         static_assert(
-            detail::role_of<S>() != detail::node_role::runtime &&
-                detail::role_of<S>() != detail::node_role::row,
+            detail::role_of<S>() != detail::node_role::row,
             "tiffin: prepare_training: a source whose rows a backend computes by an engine of its own "
-            "has no gradient: any_block, or a row_role that train/training_rows.hpp does not know");
+            "has no gradient: train/training_rows.hpp knows mixtures, residuals, delays and repeated parts");
         if constexpr (!std::is_same_v<Formula, plan_detail::no_formula>) {
             of.value = &train_detail::value_of<M, Formula>;
             of.back = &train_detail::gradients_of<M, Formula>;

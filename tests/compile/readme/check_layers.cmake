@@ -1,7 +1,7 @@
 # The tables of layers in Markdown pages are held against include/tiffin/layers.hpp: a composition is the header's text
 # but for blanks, a name is one of the header's, and the first page has them all.
 #
-#   cmake -DHEADER=<layers.hpp> "-DPAGES=<README.md;docs/layers.md>" -P check_layers.cmake
+#   cmake -DHEADER=<layers.hpp> "-DPAGES=<docs/layers.md;README.md>" -P check_layers.cmake
 #
 # A table is one whose first line begins "| name | composition |", and its rows are as
 #   | `stem` | `ffn<gate<silu>, token_embedding>` | ...

@@ -93,9 +93,6 @@ struct device {
     using router = device_router<Format, Router>;
     template <class Source>
     using mixture = mixture_rows<device, Source>;
-    using any_rows = engine_detail::any_rows<device>;
-    template <class Source>
-    using held_rows = engine_detail::held_rows<device, Source>;
 
     struct table_rows : row_source {
         static table_rows lay_out(arena&, std::size_t) noexcept { return {}; }

@@ -22,8 +22,6 @@ TIFFIN_BEGIN
 //   comparisons, not for inference.
 template <codec Format = f32>
 struct cuda_from_host {
-    using target = cuda_detail::device<Format>;
-
     cuda<Format> device{};
 
     template <class Block>

@@ -68,7 +68,7 @@ template <class Amx, class Arch, std::size_t Registers, std::size_t TokenTiles>
         });
     });
     for (std::size_t k = 0; k < depth; k += 2 * pairs, x += amx_row_bytes, w += pairs * apart * 4) {
-        for (std::size_t i = 0; i < 2 * pairs; i += ask_every) next.ask();
+        for (std::size_t i = 0; i < 2 * pairs; i += prefetch_every) next.prefetch();
         each_tile<TokenTiles>(
             [&](auto t) { amx.template load<tiles::tokens + t>(x + t * amx_rows * row_bytes, row_bytes); });
         each_tile<Registers>([&](auto r) {
@@ -117,7 +117,7 @@ template <class Amx, class Panel, std::size_t Registers, bool Whole>
         for (std::size_t t = 0; t < count; ++t)
             sums[t] = fresh ? reg(0.0f) : reg::load_aligned(acc + (t * Registers + r) * reg::size);
         for (std::size_t b = 0; b < depth / q8_0::block; ++b) {
-            for (std::size_t i = 0; r == 0 && i < q8_0::block; i += ask_every) next.ask();
+            for (std::size_t i = 0; r == 0 && i < q8_0::block; i += prefetch_every) next.prefetch();
             each_tile<Panel::parts>([&](auto p) {
                 amx.template zero<0>();
                 amx.template load<1>(rows->values + (b * Panel::parts + p) * (q8_0::block / Panel::parts),

@@ -52,22 +52,22 @@ constexpr auto pair_of() noexcept {
         return f32{};
 }
 
-// What is told of a format by name, or of the one that is chosen at run time.
+// What is made of a format by name, or of the one that is chosen at run time.
 template <format_policy Format, class Describe>
 constexpr number_format describe_chosen(const Format& format, const Describe& describe) {
     if constexpr (codec<Format>) {
         return describe(format);
     } else {
-        number_format told = with_format(format.type, describe);
-        if (told.type != format.type) told.refused = name_of(format.type);
-        return told;
+        number_format made = with_format(format.type, describe);
+        if (made.type != format.type) made.refused = name_of(format.type);
+        return made;
     }
 }
 template <class Arch, codec Format>
 constexpr number_format describe_rows(const Format& format) {
-    number_format told = describe(format);
-    if constexpr (!std::same_as<Format, f32>) told.rows.decode = &decode_row<Arch, Format>;
-    return told;
+    number_format made = describe(format);
+    if constexpr (!std::same_as<Format, f32>) made.rows.decode = &decode_row<Arch, Format>;
+    return made;
 }
 
 }  // namespace simd_detail

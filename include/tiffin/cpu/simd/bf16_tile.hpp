@@ -70,7 +70,7 @@ void multiply_bf16_tile(const std::byte* x, std::size_t depth, const std::byte* 
     for (std::size_t r = 0; r < Registers; ++r)
         sums[i][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (i * Registers + r) * width<Arch>);
     for (std::size_t k = 0; k < depth; k += 2, x += 4, w += Registers * sizeof(reg)) {
-        if (k % ask_every == 0) next.ask();
+        if (k % prefetch_every == 0) next.prefetch();
         TIFFIN_UNROLL(8)
         for (std::size_t p = 0; p < Panels; ++p) {
             reg weights[Registers];

@@ -38,7 +38,7 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     Panel::template each<Panels, Part>(
         w, b, apart,
         [&](std::size_t p, const typename dot::weights(&weights)[Registers]) __attribute__((always_inline)) {
-            if (p == 0 && k % ask_every == 0) next.ask();
+            if (p == 0 && k % prefetch_every == 0) next.prefetch();
             TIFFIN_UNROLL(24)
             for (std::size_t t = 0; t < Tokens; ++t) TIFFIN_UNROLL(24)
             for (std::size_t r = 0; r < Registers; ++r)

@@ -221,7 +221,7 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
         const auto [p, n] = place(i);
         const std::size_t deep = depth(n * depth_block);
         const std::size_t bytes = kernels.bytes(deep * numbers);
-        const std::size_t steps = std::max<std::size_t>(deep / ask_every, 1) * tile_count;
+        const std::size_t steps = std::max<std::size_t>(deep / prefetch_every, 1) * tile_count;
         const std::size_t lines = (bytes / 64 + steps - 1) / steps;
         const std::byte* const soon = i + 1 < panels * depths ? block_of(i + 1) : next;
         const std::byte* w = block_of(i);
@@ -231,7 +231,7 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
         }
         for (std::size_t j = 0, done = 0; j < tile_count; ++j) {
             const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
-            const std::size_t skip = j * (deep / ask_every) * lines * 64;
+            const std::size_t skip = j * (deep / prefetch_every) * lines * 64;
             const bool fetch = soon != nullptr && skip + 64 <= bytes;
             if (asks_ahead) ask_for_rows(n, p * tile_count + j);
             tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.rows.row_bytes, deep, w,

@@ -28,7 +28,6 @@ TIFFIN_COMPILED_ROLE_(mixture)
 TIFFIN_COMPILED_ROLE_(residual)
 TIFFIN_COMPILED_ROLE_(delay)
 TIFFIN_COMPILED_ROLE_(repeated)
-TIFFIN_COMPILED_ROLE_(runtime)
 #    undef TIFFIN_COMPILED_ROLE_
 }  // namespace cpu_detail
 TIFFIN_END

@@ -31,14 +31,14 @@ inline constexpr std::size_t token_block(std::size_t row_bytes) noexcept {
 }
 
 // Stored weights that a tile asks the cache for while it computes: the part of the next block that
-// is this tile's to fetch, `lines` cache lines every `ask_every` inputs. In larger bursts the requests
+// is this tile's to fetch, `lines` cache lines every `prefetch_every` inputs. In larger bursts the requests
 // take the line buffers that the tile's own weights need: 8 inputs apart cost 7 % at 8 tokens.
-inline constexpr std::size_t ask_every = 4;
+inline constexpr std::size_t prefetch_every = 4;
 struct ahead {
     const std::byte* from = nullptr;
     std::size_t lines = 0;
 
-    [[gnu::always_inline]] void ask() noexcept {
+    [[gnu::always_inline]] void prefetch() noexcept {
         for (std::size_t i = 0; i < lines; ++i, from += 64) __builtin_prefetch(from, 0, 2);
     }
 };
@@ -79,8 +79,8 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
             const float* at = x;
             stored::each(
                 w + p * apart, [&](reg(&weight)[Registers]) __attribute__((always_inline)) {
-                    if (Format::block > 1 && p == 0 && static_cast<std::size_t>(at - x) % ask_every == 0)
-                        next.ask();
+                    if (Format::block > 1 && p == 0 && static_cast<std::size_t>(at - x) % prefetch_every == 0)
+                        next.prefetch();
                     TIFFIN_UNROLL(24)
                     for (std::size_t r = 0; Tokens > 1 && r < Registers; ++r) pin(weight[r].data);
                     TIFFIN_UNROLL(24)
@@ -101,10 +101,10 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     };
     std::size_t k = 0;
     if constexpr (Format::block == 1)
-        for (; k + ask_every <= depth; k += ask_every) {
-            next.ask();
+        for (; k + prefetch_every <= depth; k += prefetch_every) {
+            next.prefetch();
             TIFFIN_UNROLL(4)
-            for (std::size_t u = 0; u < ask_every; ++u) step();
+            for (std::size_t u = 0; u < prefetch_every; ++u) step();
         }
     for (; k < depth; k += Format::block) step();
     TIFFIN_UNROLL(24)

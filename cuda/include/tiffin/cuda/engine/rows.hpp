@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -150,55 +149,6 @@ template <class Target, source_policy Source>
 class rows<Target, Source> : public Target::template mixture<Source> {
 public:
     using Target::template mixture<Source>::mixture;
-};
-
-// The rows of any source, behind one type.
-template <class Target>
-class any_rows {
-public:
-    virtual ~any_rows() = default;
-    [[nodiscard]] virtual std::size_t workspace_bytes(std::size_t tokens,
-                                                      std::size_t workers) const noexcept = 0;
-    virtual void run(const typename Target::call& call, const typename Target::activations& in,
-                     std::byte* memory, const typename Target::destination& to) const = 0;
-};
-template <class Target, source_policy Source>
-class held_rows final : public any_rows<Target> {
-public:
-    held_rows(const Source& source, const bound_node& bound, const source_sizes& sizes,
-              typename Target::preparation& how)
-        : rows_(source, bound, sizes, how) {}
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
-                                              std::size_t workers) const noexcept override {
-        return rows_.workspace_bytes(tokens, workers);
-    }
-    void run(const typename Target::call& call, const typename Target::activations& in, std::byte* memory,
-             const typename Target::destination& to) const override {
-        rows_.run(call, in, memory, to);
-    }
-
-private:
-    rows<Target, Source> rows_;
-};
-
-// A source whose kind is known only at run time: it makes its engine itself.
-template <class Target, source_policy Source>
-    requires detail::has_role<Source, runtime_role>
-class rows<Target, Source> {
-public:
-    rows(const Source& source, const bound_node& bound, const source_sizes& sizes,
-         typename Target::preparation& how)
-        : held_(source.make_rows(bound.parts[0], sizes, how)) {}
-    [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
-        return held_->workspace_bytes(tokens, workers);
-    }
-    void run(const typename Target::call& call, const typename Target::activations& in, std::byte* memory,
-             const typename Target::destination& to) const {
-        held_->run(call, in, memory, to);
-    }
-
-private:
-    std::unique_ptr<const any_rows<Target>> held_;
 };
 
 // A whole layer: the rows of a block, from x to y.

@@ -86,7 +86,7 @@ public:
             chain_.run(call, in, work, store);
         } else if constexpr (last_chain != no_chain) {
             Target::scale_rows(call, now);
-            chain_.run(call, in, work, above<view_type, last_chain, Store>{now, store});
+            chain_.run(call, in, work, epilogue<view_type, last_chain, Store>{now, store});
         } else if constexpr (projections > 0) {
             Target::scale_rows(call, now);
             Target::multiply(call, products_, in, work, now, store);

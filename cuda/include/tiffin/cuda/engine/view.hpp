@@ -133,7 +133,7 @@ private:
 // What stands above the last step of a chain: the formula of the tree around it, evaluated in the registers
 // that the step yields.
 template <class View, std::size_t Chain, class Store>
-struct above {
+struct epilogue {
     typename View::target::template kept<View> view;
     Store store;
 

@@ -5,9 +5,9 @@
 #if defined(TIFFIN_EXPECT_PASS)
 using expert = tiffin::swiglu;
 #else
-// As any_block is.
+// Nobody but a backend of its own could compute its rows.
 struct expert : tiffin::swiglu {
-    using source_role = tiffin::runtime_role;
+    using source_role = tiffin::row_role;
     using tensors = tiffin::tensor_list<tiffin::computed>;
 };
 #endif
