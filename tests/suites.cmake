@@ -205,7 +205,6 @@ tiffin_suite(io/safetensors
                              io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
-tiffin_suite(io/gguf_writer AS_PRESET TESTS io/gguf_value_bytes.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
 tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                                       io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
@@ -220,6 +219,9 @@ tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 
 # ---- examples/compare_layers ----
 tiffin_suite(compare_example/memory_plan)
+
+# ---- examples/convert ----
+tiffin_suite(convert_example/gguf_writer)
 
 # ---- the small language model of examples/train ----
 tiffin_suite(train_example/language_model)

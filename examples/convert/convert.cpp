@@ -8,7 +8,6 @@
 #include <tiffin/format/given_format.hpp>
 #include <tiffin/io/file_mapping.hpp>
 #include <tiffin/io/gguf.hpp>
-#include <tiffin/io/gguf_writer.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
@@ -16,10 +15,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "support/command_line.hpp"
-#include "support/distinct_files.hpp"
-#include "support/output.hpp"
-#include "support/progress_bar.hpp"
+#include "../support/command_line.hpp"
+#include "../support/distinct_files.hpp"
+#include "../support/output.hpp"
+#include "../support/progress_bar.hpp"
+#include "gguf_writer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -264,7 +264,7 @@ void put_back(const arguments& args) {
     const auto header = tiffin::io::gguf_file::read(mapped.bytes(), args.into).or_throw();
     if (header.find<std::uint64_t>("split.count").value_or(1) > 1)
         refuse(args.into + ": is one file of a split model; join them first (llama-gguf-split --merge)");
-    auto writer = tiffin::io::gguf_writer::from(mapped.bytes(), args.into).or_throw();
+    auto writer = gguf_files::gguf_writer::from(mapped.bytes(), args.into).or_throw();
     std::vector<tiffin::io::safetensors_file> files;
     std::size_t tensors = 0;
     for (std::size_t n = 0; n + 1 < args.files.size(); ++n) {

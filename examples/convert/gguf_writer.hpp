@@ -1,9 +1,10 @@
 // Writing GGUF files: complete or not at all.
 #pragma once
 
+#include "gguf_value_bytes.hpp"
+
 #include <tiffin/error.hpp>
 #include <tiffin/io/gguf_header.hpp>
-#include <tiffin/io/gguf_value_bytes.hpp>
 #include <tiffin/io/unfinished_file.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -21,8 +22,10 @@
 #include <utility>
 #include <vector>
 
-TIFFIN_BEGIN
-namespace io {
+namespace gguf_files {
+
+using namespace tiffin;
+using namespace tiffin::io;
 
 // Collects metadata and tensors, or takes those of a file, and writes them as one GGUF file of version 3.
 //
@@ -47,9 +50,9 @@ public:
     gguf_writer& set(std::string key, const Value& value) {
         const auto at = find(pairs_, key);
         if (at == pairs_.end())
-            pairs_.push_back({std::move(key), detail::gguf_value_bytes(value)});
+            pairs_.push_back({std::move(key), gguf_value_bytes(value)});
         else
-            at->value = detail::gguf_value_bytes(value);
+            at->value = gguf_value_bytes(value);
         return *this;
     }
 
@@ -60,7 +63,7 @@ public:
     status add(std::string name, const tensor_view& given) {
         if (find(tensors_, name) != tensors_.end())
             return failure(errc::duplicate_tensor, name, "was added already");
-        if (status s = detail::check_gguf_tensor(name, given); !s) return s;
+        if (status s = check_gguf_tensor(name, given); !s) return s;
         tensors_.push_back({std::move(name), given.shape, 0, {}});
         set_data(tensors_.back(), {&given, 1});
         return {};
@@ -82,7 +85,7 @@ public:
             if (p.type != parts[0].type || p.shape != part)
                 return failure(errc::shape, name, "is given in parts: ", name_of(parts[0].type), " ",
                                to_string(part), " and ", name_of(p.type), " ", to_string(p.shape));
-            if (status s = detail::check_gguf_tensor(name, p); !s) return s;
+            if (status s = check_gguf_tensor(name, p); !s) return s;
         }
         if (parts.empty() || given != at->sizes)
             return failure(errc::shape, name, "has shape ", to_string(at->sizes),
@@ -159,21 +162,21 @@ private:
     static void set_data(tensor& to, std::span<const tensor_view> parts) {
         to.parts.clear();
         for (const tensor_view& p : parts) {
-            to.type = *detail::gguf_number_of(p.type);
+            to.type = *gguf_number_of(p.type);
             to.parts.emplace_back(static_cast<const std::byte*>(p.data),
                                   bytes_of(p.type, p.shape.elements()));
         }
     }
 
     status take(std::span<const std::byte> file) {
-        detail::gguf_header header;
+        io::detail::gguf_header header;
         if (status s = header.read(file); !s) return s;
         // Every length has been checked: what is left is to tell the pairs' bytes apart.
-        detail::byte_reader from(file);
+        io::detail::byte_reader from(file);
         static_cast<void>(from.take(16));
         for (std::uint64_t left = *from.number<std::uint64_t>(); left > 0; --left) {
             const std::string name(*from.text());
-            detail::byte_reader ahead = from;
+            io::detail::byte_reader ahead = from;
             auto type = *ahead.number<gguf_type>();
             std::uint64_t count = 1;
             if (type == gguf_type::array) {
@@ -181,7 +184,7 @@ private:
                 count = *ahead.number<std::uint64_t>();
             }
             if (type != gguf_type::string)
-                static_cast<void>(ahead.take(count * detail::gguf_size_of(type)));
+                static_cast<void>(ahead.take(count * io::detail::gguf_size_of(type)));
             else
                 while (count-- > 0) static_cast<void>(ahead.text());
             const auto value = *from.take(ahead.at() - from.at());
@@ -212,19 +215,19 @@ private:
                                "general.alignment is no power of two up to 2^20 in 32 bits");
             plan.alignment = told[1];
         }
-        for (const char c : {'G', 'G', 'U', 'F', '\3', '\0', '\0', '\0'}) detail::append(plan.head, c);
-        for (const std::size_t count : {tensors_.size(), pairs_.size()}) detail::append(plan.head, count);
+        for (const char c : {'G', 'G', 'U', 'F', '\3', '\0', '\0', '\0'}) append(plan.head, c);
+        for (const std::size_t count : {tensors_.size(), pairs_.size()}) append(plan.head, count);
         for (const pair& p : pairs_) {
-            detail::append(plan.head, p.name);
+            append(plan.head, p.name);
             plan.head.insert(plan.head.end(), p.value.begin(), p.value.end());
         }
         for (const tensor& t : tensors_) {
-            detail::append(plan.head, t.name);
-            detail::append(plan.head, static_cast<std::uint32_t>(t.sizes.rank()));
+            append(plan.head, t.name);
+            append(plan.head, static_cast<std::uint32_t>(t.sizes.rank()));
             for (std::size_t axis = t.sizes.rank(); axis > 0; --axis)
-                detail::append(plan.head, std::uint64_t{t.sizes[axis - 1]});
-            detail::append(plan.head, t.type);
-            detail::append(plan.head, plan.data_size);
+                append(plan.head, std::uint64_t{t.sizes[axis - 1]});
+            append(plan.head, t.type);
+            append(plan.head, plan.data_size);
             plan.data_size += size_of_data(t) + padding(size_of_data(t), plan.alignment);
         }
         plan.head.resize(plan.head.size() + padding(plan.head.size(), plan.alignment));
@@ -246,5 +249,4 @@ private:
     std::vector<tensor> tensors_;
 };
 
-}  // namespace io
-TIFFIN_END
+}  // namespace gguf_files

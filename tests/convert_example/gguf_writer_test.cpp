@@ -1,5 +1,5 @@
 // GGUF files written: the bytes of a file put together from the specification, and what readers make of them.
-#include <tiffin/io/gguf_writer.hpp>
+#include "../../examples/convert/gguf_writer.hpp"
 
 #include <tiffin/io/gguf.hpp>
 
@@ -19,9 +19,9 @@
 #include <vector>
 
 using namespace tiffin;
+using gguf_files::gguf_writer;
 using tiffin::io::gguf_array;
 using tiffin::io::gguf_file;
-using tiffin::io::gguf_writer;
 using tiffin_test::gguf_bytes;
 
 namespace {

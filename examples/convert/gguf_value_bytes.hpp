@@ -1,7 +1,6 @@
 // Values of metadata and types of tensors as GGUF files have them.
 #pragma once
 
-#include <tiffin/config.hpp>
 #include <tiffin/dtype.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/gguf_value.hpp>
@@ -18,8 +17,10 @@
 #include <type_traits>
 #include <vector>
 
-TIFFIN_BEGIN
-namespace io::detail {
+namespace gguf_files {
+
+using namespace tiffin;
+using namespace tiffin::io;
 
 // The type that metadata has for values of T: numbers by their size, what reads as a text, else a range of those.
 template <class T>
@@ -47,7 +48,7 @@ constexpr std::optional<std::uint32_t> gguf_number_of(dtype type) noexcept {
 inline status check_gguf_tensor(std::string_view name, const tensor_view& t) {
     if (!gguf_number_of(t.type))
         return failure(errc::dtype, name, "is ", name_of(t.type), ", which ggml's tensors cannot be");
-    if (is_whole_blocks(t.type, t.shape)) return {};
+    if (io::detail::is_whole_blocks(t.type, t.shape)) return {};
     return failure(errc::shape, name, "is ", name_of(t.type), " of shape ", to_string(t.shape),
                    "; rows are no whole blocks of ", block_of(t.type));
 }
@@ -83,5 +84,4 @@ std::vector<std::byte> gguf_value_bytes(const T& value) {
     return made;
 }
 
-}  // namespace io::detail
-TIFFIN_END
+}  // namespace gguf_files
