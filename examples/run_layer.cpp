@@ -15,6 +15,9 @@
 #include "support/layer_files.hpp"
 #include "support/output.hpp"
 #include "support/run_gradients.hpp"
+#if defined(TIFFIN_EXAMPLE_CUDA)
+#    include "support/layer_files_on_device.hpp"
+#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -224,11 +227,16 @@ std::string run(arguments args) {
         !wrong.empty())
         return wrong;
     if (std::string wrong = overwritten("INPUT", args.input, args.output); !wrong.empty()) return wrong;
+    if (!args.model.empty() && args.backend == "cuda")
+        return "--backend cuda: layers of models run on the host";
     const tiffin::dtype weights = args.weights.value_or(tiffin::dtype::f32);
     const tiffin::dtype tables = args.tables.value_or(tiffin::dtype::f32);
-    if (args.backend != "simd" && (weights != tiffin::dtype::f32 || tables != tiffin::dtype::f32))
+    if (args.backend == "cuda"
+            ? tables != tiffin::dtype::f32 && tables != weights
+            : args.backend != "simd" && (weights != tiffin::dtype::f32 || tables != tiffin::dtype::f32))
         return "--backend " + args.backend +
-               ": only simd keeps weights and tables in another format than f32";
+               (args.backend == "cuda" ? ": the device keeps tables in the format of weights"
+                                       : ": only simd keeps weights and tables in another format than f32");
     tiffin::thread_team execute(static_cast<std::size_t>(args.threads));
     if (!args.gradients.empty()) {
         if (std::string wrong = check_gradients(args); !wrong.empty()) return wrong;
@@ -242,6 +250,10 @@ std::string run(arguments args) {
             return tiffin::io::open_layer(args.layer, tiffin::reference{}, args.composition);
         if (args.backend == "eigen")
             return tiffin::io::open_layer(args.layer, tiffin::eigen{}, args.composition);
+#if defined(TIFFIN_EXAMPLE_CUDA)
+        if (args.backend == "cuda")
+            return tiffin::io::open_layer(args.layer, device_backend{weights}, args.composition);
+#endif
         return tiffin::io::open_layer(
             args.layer, simd_of_any_format{{weights}, tables_of(args), {!args.exact_activations}},
             args.composition);
@@ -311,8 +323,13 @@ int main(int argc, char** argv) {
                    "GGUF file, the first of a split model; or a checkpoint's folder with config.json");
     app.add_option("--layer", args.model_layer, "Layer of the model, from 0 on")
         ->check(in_range(layer_numbers));
-    app.add_option("--backend", args.backend, "reference (double), eigen or simd")
-        ->check(CLI::IsMember({"reference", "eigen", "simd"}))
+    std::vector<std::string> backends{"reference", "eigen", "simd"};
+#if defined(TIFFIN_EXAMPLE_CUDA)
+    backends.push_back("cuda");
+#endif
+    app.add_option("--backend", args.backend,
+                   "reference (double), eigen, simd, or cuda in builds that have it")
+        ->check(CLI::IsMember(backends))
         ->capture_default_str();
     const std::map<std::string, tiffin::dtype> formats{{"f32", tiffin::dtype::f32},
                                                        {"bf16", tiffin::dtype::bf16},
@@ -326,8 +343,8 @@ int main(int argc, char** argv) {
     };
     add_format(
         "--weights", args.weights,
-        "Number format that simd keeps dense weights in (default: f32; of a model the one of its file,\n"
-        "or q8_0 where weights cannot be kept in that)");
+        "Number format that simd keeps dense weights in, and cuda everything (default: f32; of a model\n"
+        "the one of its file, or q8_0 where weights cannot be kept in that)");
     add_format("--tables", args.tables,
                "Number format that simd keeps tables in (default: the one of the file, read in place)");
     app.add_flag(

@@ -220,6 +220,9 @@ tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
 # ---- examples/compare_layers ----
 tiffin_suite(compare_example/memory_plan)
 
+# ---- what programs run on a device ----
+tiffin_suite(device_example/blocks_on_device O0)
+
 # ---- examples/convert ----
 tiffin_suite(convert_example/gguf_writer)
 

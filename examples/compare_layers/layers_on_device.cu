@@ -1,15 +1,14 @@
 #include "layers_on_device.hpp"
 
 #include <tiffin/cuda.hpp>
-#include <tiffin/layers.hpp>
+
+#include "support/blocks_on_device.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 namespace {
@@ -108,49 +107,9 @@ private:
 
 std::unique_ptr<layers_on_device> make_layers_on_device(const std::string& composition,
                                                         const device_job& job) {
-    using namespace tiffin;
     std::unique_ptr<layers_on_device> made;
-    const auto is = [&](const char* text, const auto& block) {
-        if (composition == text)
-            made = std::make_unique<held_layers<std::decay_t<decltype(block)>>>(block, job);
-    };
-    product_key_memory rows;
-    rows.router.top_k = 16;
-    memory_plus gated;
-    gated.hidden.up = rows;
-    peer neurons;
-    neurons.router.top_k = 16;
-    longcat_embedding mean;
-    mean.terms = 7;
-    mort<swiglu> pooled;
-    pooled.modulator.num_layers = 28;
-    moe<swiglu> experts;
-    experts.router.top_k = 2;
-    // clang-format off
-    is("ffn(gate(silu), dense)", swiglu{});
-    is("ffn(gate(gelu))", mlp{});
-    is("ffn(gate(silu), token_embedding)", stem{});
-    is("ffn(gate(silu, token_embedding), dense)", stem_gate{});
-    is("ffn(gate(silu), sum(dense, token_embedding))", stem_hybrid{});
-    is("ffn(gate(gelu, sum(dense, routed_low_rank(softmax_topk(top_k=1)))))", structmoe{});
-    is("parallel(swiglu, meki)", parallel<swiglu, meki>{});
-    is("modulated(swiglu, folded_modulator)", retoken_folded<swiglu>{});
-    is("fused(ffn(gate(relu_squared)), deep_embed, multiply)", deep_embed_1x{});
-    is("ffn(gate(relu_squared), deep_embed)", deep_embed_4x{});
-    is("ffn(gate(relu_squared), on_residual(deep_embed_matrix))", deep_embed_v7a{});
-    is("sum(mlp, lookup_experts)", mole{});
-    is("mole_training", mole_training{});
-    is("product_key_memory(top_k=16)", rows);
-    is("ffn(gate(silu), product_key_memory(top_k=16))", gated);
-    is("peer(top_k=16)", neurons);
-    is("sum(named(dense, 'mix_input'), l3_memory)", l3{});
-    is("engram", engram{});
-    is("longcat_embedding(terms=7)", mean);
-    is("modulated(swiglu, modulator_pool(num_layers=28), add)", pooled);
-    is("mixture(softmax_topk(top_k=2), swiglu)", experts);
-    // clang-format on
-    if (!made)
-        throw std::runtime_error("--backend cuda: takes the layers that are compared without --layer; " +
-                                 composition + " is none");
+    with_block_on_device(composition, [&]<class Block>(const Block& block) {
+        made = std::make_unique<held_layers<Block>>(block, job);
+    }).or_throw();
     return made;
 }

@@ -35,6 +35,6 @@ struct device_job {
     std::size_t batch;
 };
 
-// The layer that a text names. Throws where it is none of the list at the end of layers_on_device.cu.
+// The layer that a text names, one of support/blocks_on_device.hpp. Throws where it is none of these.
 std::unique_ptr<layers_on_device> make_layers_on_device(const std::string& composition,
                                                         const device_job& job);

@@ -1,4 +1,4 @@
-// Memory for packed weights and workspaces.
+// Aligned memory for packed weights and workspaces.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -15,8 +15,8 @@
 
 TIFFIN_BEGIN
 
-// Uninitialised bytes that begin on a cache line. Large ones begin on a 2 MiB border and ask for
-// huge pages: a kernel that streams through hundreds of megabytes otherwise waits for the TLB.
+// Uninitialised bytes, aligned to a cache line. Buffers of 2 MiB or more are aligned to 2 MiB and request
+// huge pages: a kernel that streams through hundreds of megabytes otherwise stalls on TLB misses.
 class aligned_buffer {
 public:
     static constexpr std::size_t line = 64;
@@ -25,7 +25,7 @@ public:
     explicit aligned_buffer(std::size_t bytes) {
         if (bytes > 0) hold(bytes, ::operator new(bytes, alignment_of(bytes)));
     }
-    // Empty where there is no such memory.
+    // Empty if the allocation fails.
     aligned_buffer(std::size_t bytes, const std::nothrow_t& none) noexcept {
         if (bytes > 0) hold(bytes, ::operator new(bytes, alignment_of(bytes), none));
     }
@@ -42,7 +42,7 @@ public:
     [[nodiscard]] const std::byte* data() const noexcept { return data_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
-    // The memory as numbers. T is a trivial type; the bytes are uninitialised until written.
+    // The memory as an array of T, a trivial type; uninitialised until written.
     template <class T>
     [[nodiscard]] T* as() noexcept {
         return reinterpret_cast<T*>(data_);
@@ -69,7 +69,7 @@ private:
         size_ = bytes;
         alignment_ = static_cast<std::size_t>(alignment_of(bytes));
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-        // Advice only: where it is refused the buffer works all the same.
+        // Advice only: if it is refused, the buffer works without huge pages.
         if (alignment_ == huge_page)
             static_cast<void>(::madvise(data_, bytes / huge_page * huge_page, MADV_HUGEPAGE));
 #endif

@@ -1,4 +1,4 @@
-// The library's policies by name, for compose(): what layers.hpp has as types.
+// The library's policies by name, for compose(); layers.hpp has them as types.
 #pragma once
 
 #include <tiffin/activation/identity.hpp>
@@ -160,7 +160,7 @@ inline constexpr policies layers{
 }  // namespace policy_lists
 // clang-format on
 
-// All of them. A policy of your own is a line more: policies mine{policy<my_norm>("my_norm"), all_policies}.
+// All of them. To add a policy of your own: policies mine{policy<my_norm>("my_norm"), all_policies}.
 struct library_policies {
     template <class Numbers>
     void add_to(std::vector<plan_detail::policy_line>& lines) const {

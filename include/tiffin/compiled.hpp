@@ -1,12 +1,12 @@
-// The named layers for tiffin::compiled: declared here, compiled once in the library. What includes this and
-// links the library compiles neither kernels nor these layers. Blocks of your own: include cpu/simd/simd.hpp too;
+// The named layers for tiffin::compiled: declared here, compiled once in the library. A program that includes this and
+// links the library compiles neither kernels nor these layers. For blocks of your own, include cpu/simd/simd.hpp too;
 // their kernels come from the library.
 //
 //     target_link_libraries(you PRIVATE tiffin::compiled)
 //     #include <tiffin/compiled.hpp>
 //
-// The library is made for one instruction set, that of TIFFIN_COMPILED_FLAGS (-march=native unless told), and is
-// linked by files compiled for the same: names of another set are not found, with the set in the name.
+// The library is compiled for one instruction set, that of TIFFIN_COMPILED_FLAGS (default: -march=native). Files that
+// link it must be compiled for the same set; else the linker reports missing symbols, whose names contain the set.
 #pragma once
 
 #if !defined(TIFFIN_COMPILED)
@@ -18,7 +18,7 @@
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/layers.hpp>
 
-// X(layer) for each layer that the library has, for simd<> and for simd<any_format, any_format>.
+// X(layer) for each layer in the library, for simd<> and for simd<any_format, any_format>.
 #define TIFFIN_COMPILED_DENSE_(X) X(mlp) X(swiglu) X(geglu) X(reglu)
 #define TIFFIN_COMPILED_STEM_(X) X(stem) X(stem_gate) X(stem_hybrid) X(moe<swiglu>) X(moe<stem>)
 #define TIFFIN_COMPILED_ROUTED_(X) X(structmoe) X(structmoe_gated) X(structmoe_post) X(structmoe_down)
@@ -32,7 +32,7 @@
     detail::prepare_here(const Layer&, const weights&, const simd<any_format, any_format>&, \
                          const prepare_options&);
 
-// The library's own sources define this as nothing, and name what they compile.
+// The library's own sources define this as empty, and instantiate these lists themselves.
 #if !defined(TIFFIN_COMPILED_EXTERN_)
 #    define TIFFIN_COMPILED_EXTERN_ extern
 TIFFIN_BEGIN

@@ -9,9 +9,9 @@
 #    error "tiffin needs C++20: compile with -std=c++20 or later (g++ 12, clang 14 or newer)"
 #endif
 
-// NaN and infinities are numbers here: routes, limits and checks of weights depend on them, and the promise of
-// the same bits in whatever batch on additions staying where they are. -ffast-math breaks all of it, silently;
-// of its parts -fassociative-math and -freciprocal-math, which no macro tells, break the bits.
+// NaN and infinities are ordinary values here: routing, limits and weight checks depend on them. Bit-identical
+// results at every batch size depend on the order of additions. -ffast-math silently breaks all of it; of its parts,
+// -fassociative-math and -freciprocal-math, which define no macro, break bit-identity.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #    error "tiffin needs NaN, infinities and the order of additions: compile without -ffast-math"
 #endif
@@ -22,14 +22,14 @@
         "tiffin needs std::min and std::max: undefine the macros min and max, or define NOMINMAX, before it"
 #endif
 
-// Scalar formulas are shared with the device where a CUDA compiler reads them.
+// Scalar formulas are also device functions under a CUDA compiler.
 #if defined(__CUDACC__)
 #    define TIFFIN_HD __host__ __device__
 #else
 #    define TIFFIN_HD
 #endif
 
-// Before what headers define and tiffin::compiled has: where that is linked, no other file compiles it.
+// Marks functions of headers that tiffin::compiled contains: a program that links it does not compile them.
 #if defined(TIFFIN_COMPILED)
 #    define TIFFIN_INLINE
 #else

@@ -10,10 +10,10 @@
 
 TIFFIN_BEGIN
 
-// A number format of given tensors. The first six are named as safetensors names them; the others are ggml's blocks
-// of numbers along a tensor's last axis (see format/), but for f64, which `reference` and what trains on it read.
-// Numbers can be rounded to those up to q4_1; those after it are read only (kept_as() tells which are kept as they
-// come). Files keep blocks as bytes.
+// A number format of given tensors. The first six are named as in safetensors. The others are ggml's blocks of values
+// along a tensor's last axis (see format/), except f64, which only `reference` and training on it read. Values can be
+// rounded to the formats up to q4_1; those after it are read only (kept_as() gives those that are kept as stored).
+// Files store blocks as bytes.
 enum class dtype : std::uint8_t {
     f32,
     f16,
@@ -41,7 +41,7 @@ namespace detail {
 
 struct dtype_facts {
     std::string_view name;
-    std::size_t block;  // numbers that are stored together
+    std::size_t block;  // values that are stored together
     std::size_t bytes;  // of a block
 };
 // In the order of dtype.
@@ -61,17 +61,17 @@ constexpr std::string_view name_of(dtype t) noexcept {
     return detail::facts_of(t).name;
 }
 
-// Numbers that are stored together.
+// Values per block; 1 for plain formats.
 constexpr std::size_t block_of(dtype t) noexcept {
     return detail::facts_of(t).block;
 }
 
-// The bytes of one block: of one number where a block is one.
+// Bytes per block; per value for plain formats.
 constexpr std::size_t size_of(dtype t) noexcept {
     return detail::facts_of(t).bytes;
 }
 
-// The bytes of `numbers` numbers. Precondition: a multiple of the block.
+// The bytes of `numbers` values. Precondition: a multiple of block_of(t).
 constexpr std::size_t bytes_of(dtype t, std::size_t numbers) noexcept {
     return numbers / block_of(t) * size_of(t);
 }

@@ -1,4 +1,4 @@
-// What can go wrong, as a value and as an exception.
+// Failures, as values and as an exception.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -15,39 +15,38 @@
 
 TIFFIN_BEGIN
 
-// The kinds of failure. Each is found before any output is written, but for errc::executor.
+// The kinds of failure. Each is found before any output is written, except errc::executor.
 enum class errc {
     shape,             // a tensor's shape or rank does not fit the block
     missing_tensor,    // the block needs a tensor that was not given
-    unused_tensor,     // a tensor was given that the block has no use for
+    unused_tensor,     // a tensor was given that the block does not use
     duplicate_tensor,  // one name was given twice
     dtype,             // a tensor's number format is not one the block can read
-    value,             // a tensor holds a number that the format asked for cannot
-    size,              // a span of a call is too small, or its width is not the block's
+    value,             // a tensor holds a value that the requested format cannot represent
+    size,              // a span of a call is too small, or its width is not that of the block
     token_id,          // a token id lies outside a table
     overlap,           // the output overlaps an input
     workspace,         // the workspace is too small for a single token
     option,            // an option has an unknown name or an impossible value
-    file,              // a file cannot be read, written or understood
+    file,              // a file cannot be read, written or parsed
     empty,             // the object called holds nothing: it was moved from, or made without a layer
-    device,            // a device, its memory or its stream refuses; the sentence is the device's own
-    executor,  // an executor left tasks out, or ran one twice: what was to be written is not to be used
+    device,            // a device, its memory or its stream reports an error; the text is the device's own
+    executor,          // an executor skipped a task or ran one twice: outputs are invalid
 };
 
-// One failure: its kind, the thing it concerns, and a sentence with the offending numbers. `where` is the
-// name or path itself, whatever bytes it has.
+// One failure: its kind, what it concerns, and a sentence with the offending numbers. `where`: the name or path, raw.
 struct failure {
     errc code;
     std::string where;
     std::string what;
 
-    // The sentence in pieces, text and whole numbers: failure(errc::size, "y", "has ", rows, " rows").
+    // The sentence in pieces, text and integers: failure(errc::size, "y", "has ", rows, " rows").
     template <class... Pieces>
     failure(errc kind, std::string_view thing, const Pieces&... pieces)
         : failure(kind, thing, {detail::piece(pieces)...}) {}
 
-    // For people: one line of printable ASCII, of at most 6146 characters, whatever it quotes. Other bytes
-    // become \xNN. Each part is cut by itself, so that a long name leaves room for what is wrong.
+    // The message: one line of printable ASCII, at most 6146 characters; other bytes become \xNN. `where` and the
+    // sentence are cut separately, so that a long name leaves room for the sentence.
     [[nodiscard]] std::string message() const {
         std::string line = detail::printable(where, detail::path_limit);
         if (!line.empty()) line += ": ";
@@ -56,7 +55,7 @@ struct failure {
     }
 
 private:
-    // Out of line: paths on which nothing is wrong stay short.
+    // Out of line, to keep success paths short.
     [[gnu::cold, gnu::noinline]] failure(errc kind, std::string_view thing,
                                          std::initializer_list<detail::piece> pieces)
         : code(kind), where(thing) {
@@ -66,7 +65,7 @@ private:
 
 #if TIFFIN_EXCEPTIONS
 // The exception of the throwing forms. `what()` is `failure::message()`. Each instruction set has
-// its own copy of this type (see config.hpp): across such a border, catch std::exception.
+// its own copy of this type (see config.hpp): across instruction sets, catch std::exception.
 class error : public std::runtime_error {
 public:
     explicit error(failure f) : std::runtime_error(f.message()), failure_(std::move(f)) {}
@@ -81,7 +80,7 @@ private:
 
 namespace detail {
 
-// A failure by pointer, so that what succeeds moves one word; copied and freed out of line.
+// A failure by pointer, so that a success is one word to move; copied and freed out of line.
 class held_failure {
 public:
     held_failure() = default;
@@ -107,7 +106,7 @@ private:
 
 }  // namespace detail
 
-// Nothing, or the failure: what a call's non-throwing form returns. True when all went well.
+// Success or a failure: the result of the non-throwing form of a call. True on success.
 class [[nodiscard]] status {
 public:
     status() = default;
@@ -126,7 +125,7 @@ private:
     detail::held_failure held_;
 };
 
-// A value, or the failure that stands in its place. True when the value is there.
+// A value or a failure. True if it holds the value.
 template <class T>
 class [[nodiscard]] result {
 public:
@@ -155,8 +154,8 @@ private:
 
 namespace detail {
 
-// What `work` returns, or what it throws as a failure: for work that nothing may leave in another way, on a
-// thread, in a callback of a driver, or between collective calls that other ranks wait in.
+// Runs `work` and returns its status, or its exception as a failure: for code that must not exit by an exception, on a
+// thread, in a driver callback, or between collective calls that other ranks wait in.
 template <class Work>
 status attempt(const char* where, const Work& work) {
 #if TIFFIN_EXCEPTIONS

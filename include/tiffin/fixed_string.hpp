@@ -10,8 +10,8 @@
 
 TIFFIN_BEGIN
 
-// Up to 63 characters other than 0, eight in a number. Not an array: nvcc writes the types of kernels down
-// again, and an array among their arguments as what no host compiler reads.
+// Up to 63 characters other than 0, eight per integer. Not an array: nvcc prints the types of kernels into host code,
+// and prints an array template argument in a form that no host compiler parses.
 struct fixed_string {
     std::uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
 

@@ -1,10 +1,10 @@
-// The mark of the instruction set in every symbol's name. Two translation units of one program may be compiled with
-// different -m flags; were the names equal, the linker would keep one copy of each inline function and the older
-// machine could run the newer one's instructions. So every set is in the mark of which a compiler may use an
-// instruction by itself, whether the kernels name it or not.
+// The instruction set as part of every symbol's name. Two translation units of one program may be compiled with
+// different -m flags. With equal names the linker would keep one copy of each inline function, and an older machine
+// could run instructions of the newer set. So the mark contains every set that a compiler may use by itself, whether
+// or not the kernels use it explicitly.
 #pragma once
 
-// Tile registers: by instructions; or emulated, for tests. clang 14 has no underscore in these names.
+// Tile registers: native, or emulated for tests. clang 14 has no underscore in these macro names.
 #if defined(TIFFIN_EMULATE_AMX)
 #    define TIFFIN_AMX_INSTRUCTIONS 0
 #    define TIFFIN_MARK_AMX_ e

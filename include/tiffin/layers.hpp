@@ -1,4 +1,4 @@
-// The named layers, as sentences of the grammar. Their mathematics: docs/layers.md, at the anchors given.
+// The named layers, as compositions of policies. Their mathematics: docs/layers.md, at the anchors given.
 #pragma once
 
 #include <tiffin/activation/gelu.hpp>

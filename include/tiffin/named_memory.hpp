@@ -1,4 +1,4 @@
-// Memory of the caller's that is written to, by the names of tensors.
+// Writable memory of the caller, by tensor name.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -11,8 +11,8 @@
 
 TIFFIN_BEGIN
 
-// Where gradients are added up, starting values are written, an optimizer changes weights: names, pointers and shapes.
-// Views only; the memory is the caller's. Cost: find() looks at one name after the other.
+// Destinations by tensor name: for gradients to accumulate, initial values to write, weights that an optimizer updates.
+// Views only; the memory is the caller's. Cost: find() is a linear search.
 //
 //     tiffin::named_memory<float> values;
 //     values.add("down_proj.weight", down.data(), {d_model, d_ff});
@@ -29,7 +29,7 @@ public:
         return *this;
     }
     [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
-    // Null where there is none of that name.
+    // Null if there is no entry of that name.
     [[nodiscard]] const entry* find(std::string_view name) const noexcept {
         for (const entry& e : entries_)
             if (e.name == name) return &e;

@@ -1,4 +1,4 @@
-// What a message is put together from.
+// A piece of a message: text or an integer.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -12,7 +12,7 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Text as it is, or a whole number in decimal digits. It lives as long as the expression that it stands in.
+// Text as it is, or an integer in decimal digits. Valid only within the expression that creates it.
 class piece {
 public:
     piece(const char* text) noexcept : text_(text) {}

@@ -1,4 +1,4 @@
-// Text from outside, such as names in files, as it may stand in a message.
+// Text from outside, such as names in files, made printable for messages.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -10,17 +10,17 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// The most characters of a message that a name between other words takes, a sentence, and a path.
+// The most characters of a message for a name within a sentence, for a sentence, and for a path.
 inline constexpr std::size_t name_limit = 96, sentence_limit = 2048, path_limit = 4096;
 
-// `text` as at most `limit` characters of printable ASCII, every other byte as \xNN. What is too long is cut,
-// and its length said. What is short and printable already stays as it is: messages may quote messages.
+// `text` as at most `limit` characters of printable ASCII; every other byte becomes \xNN. Longer text is cut and its
+// length appended. Short printable text is unchanged: messages may quote messages.
 // Precondition: `limit` is 32 or more, so that the length has room.
 inline std::string printable(std::string_view text, std::size_t limit = name_limit) {
     constexpr std::string_view digits = "0123456789abcdef";
     const std::string cut = "... (" + std::to_string(text.size()) + " bytes)";
     std::string out;
-    std::size_t kept = 0;  // of `out`, where it has to be cut
+    std::size_t kept = 0;  // characters of `out` to keep if it is cut
     for (const char c : text) {
         const auto byte = static_cast<unsigned char>(c);
         if (byte >= 0x20 && byte < 0x7F) {
@@ -38,9 +38,9 @@ inline std::string printable(std::string_view text, std::size_t limit = name_lim
     return out;
 }
 
-// The same between quotes, for a name or a value inside a sentence.
+// The same in quotes, for a name or a value inside a sentence.
 inline std::string in_quotes(std::string_view name) {
-    std::string out = "'";  // appended to: g++ 12 warns without cause of the temporaries of a + b
+    std::string out = "'";  // appended to: g++ 12 warns falsely of the temporaries of a + b
     out += printable(name);
     out += '\'';
     return out;

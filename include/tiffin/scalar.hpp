@@ -1,11 +1,11 @@
-// What formulas need of a scalar beyond arithmetic and <cmath>.
+// What formulas need of a scalar type beyond arithmetic and <cmath>.
 #pragma once
 
 #include <tiffin/config.hpp>
 
 TIFFIN_BEGIN
 
-// `a` where the condition holds, else `b`. Vector types bring an overload of their own, found by
+// `a` where the condition holds, else `b`. Vector types have an overload of their own, found by
 // argument-dependent lookup, as they do for exp, erf, tanh and sqrt: so one formula serves double,
 // float, a device thread and a SIMD register.
 template <class S>

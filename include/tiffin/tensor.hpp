@@ -1,4 +1,4 @@
-// Tensors as they are given: a pointer, a number format, a shape and a name.
+// Tensors as given by the caller: a pointer, a number format, a shape and a name.
 #pragma once
 
 #include <tiffin/dtype.hpp>
@@ -52,19 +52,19 @@ inline std::string to_string(const shape& s) {
     return text + ")";
 }
 
-// A tensor somebody else owns: row-major, dense, at any alignment.
+// A tensor in the caller's memory: row-major, dense, at any alignment.
 struct tensor_view {
     const void* data = nullptr;
     dtype type = dtype::f32;
     tiffin::shape shape;
-    // Not 0 for a table without memory: its rows come with each call, as rows[gathered - 1].
+    // Not 0 for a table without memory: its rows are given with each call, in token_inputs::gathered[gathered - 1].
     std::size_t gathered = 0;
 
     [[nodiscard]] constexpr bool is_given() const noexcept { return data != nullptr || gathered != 0; }
 };
 
 // The tensors of a layer by name, in the order they were added. Views only: the memory is the
-// caller's, and a prepared layer goes on reading it (see prepare.hpp).
+// caller's, and a prepared layer may keep reading it (see prepare.hpp).
 class weights {
 public:
     struct entry {
@@ -80,8 +80,8 @@ public:
     weights& add(std::string name, const float* data, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{data, dtype::f32, sizes});
     }
-    // A table or a pool of which each call brings the rows of its tokens, or of their choices (see token_inputs). Calls
-    // name such tables in the order in which they were added.
+    // A table or pool whose rows are given with each call: those of its tokens, or of their choices (see token_inputs).
+    // Calls list such tables in the order in which they were added.
     weights& add_gathered(std::string name, dtype type, tiffin::shape sizes) {
         return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_});
     }
@@ -91,7 +91,7 @@ public:
         return it == places_.end() ? nullptr : &entries_[it->second].tensor;
     }
     [[nodiscard]] const std::vector<entry>& entries() const noexcept { return entries_; }
-    // The places among entries() by name; of tensors of one name, that of the first.
+    // Indices into entries() by name; of tensors of one name, that of the first.
     [[nodiscard]] const std::map<std::string, std::size_t, std::less<>>& places() const noexcept {
         return places_;
     }

@@ -5,8 +5,8 @@
 // exception leaves a function. A layer is immutable: any number of threads may run it at the same time, each with a
 // workspace and an output of its own. Handles are freed once, when no other call uses them.
 //
-// Structs that callers fill begin with their size: {.struct_size = sizeof(tiffin_call), ...}, all else zero. Members are
-// only ever appended: a caller that was compiled with an older header gives a smaller size, and is served as before.
+// Structs that callers fill begin with their size: {.struct_size = sizeof(tiffin_call), ...}, all else zero. Members
+// are only ever appended: a caller compiled with an older header gives a smaller size, and is served as before.
 #pragma once
 
 #include <stddef.h>
@@ -28,57 +28,57 @@
 extern "C" {
 #endif
 
-// The version of the library that runs: (major << 16) + (minor << 8) + patch. TIFFIN_C_VERSION is that of this header.
+// The version of the linked library: (major << 16) + (minor << 8) + patch. That of this header: TIFFIN_C_VERSION.
 TIFFIN_C_API uint32_t tiffin_version(void);
 
-// Asks the system for the tile registers of AMX, for this process and for good; not 0 where layers that are made from
-// now on use them. 0 where the library was not compiled for them, or machine or system have none. No other function
-// asks.
+// Requests the tile registers of AMX from the operating system, for this process and permanently. Not 0: layers that
+// are prepared from now on use them. 0: the library was not compiled for them, or machine or system have none. No other
+// function requests them.
 TIFFIN_C_API int tiffin_permit_amx(void);
 
 // ---- errors ----
 
-// A failure: its kind, the thing it concerns and a sentence with the numbers.
+// A failure: its kind, what it concerns and a sentence with the numbers.
 typedef struct tiffin_error tiffin_error;
 
-// The kinds of failure: those of tiffin::errc, by the same names and numbers, and two of this interface.
+// The kinds of failure: those of tiffin::errc, with the same names and values, and two of this interface.
 typedef int32_t tiffin_errc;
 enum {
     TIFFIN_ERRC_NONE = -1,         // no error: tiffin_error_code(NULL)
     TIFFIN_ERRC_SHAPE = 0,         // a tensor's shape or rank does not fit the block
     TIFFIN_ERRC_MISSING_TENSOR,    // the block needs a tensor that was not given
-    TIFFIN_ERRC_UNUSED_TENSOR,     // a tensor was given that the block has no use for
+    TIFFIN_ERRC_UNUSED_TENSOR,     // a tensor was given that the block does not use
     TIFFIN_ERRC_DUPLICATE_TENSOR,  // one name was given twice
     TIFFIN_ERRC_DTYPE,             // a tensor's number format is not one the block can read
-    TIFFIN_ERRC_VALUE,             // a tensor holds a number that the format asked for cannot
+    TIFFIN_ERRC_VALUE,             // a tensor holds a value that the requested format cannot represent
     TIFFIN_ERRC_SIZE,              // a row stride of a call is too small, or an input is missing
     TIFFIN_ERRC_TOKEN_ID,          // a token id lies outside a table
     TIFFIN_ERRC_OVERLAP,           // the output overlaps an input
     TIFFIN_ERRC_WORKSPACE,         // the workspace is too small for a single token
     TIFFIN_ERRC_OPTION,            // an option has an unknown name or an impossible value
-    TIFFIN_ERRC_FILE,              // a file cannot be read or understood
+    TIFFIN_ERRC_FILE,              // a file cannot be read or parsed
     TIFFIN_ERRC_EMPTY,             // the object called holds nothing
-    TIFFIN_ERRC_DEVICE,            // a device refuses
-    TIFFIN_ERRC_EXECUTOR,          // an executor did not run each task once; outputs are not to be used
-    TIFFIN_ERRC_ARGUMENT = 100,    // a pointer is NULL that must not be, or a struct_size is not one known
-    TIFFIN_ERRC_MEMORY             // there is no memory
+    TIFFIN_ERRC_DEVICE,            // a device reports an error
+    TIFFIN_ERRC_EXECUTOR,          // an executor did not run each task once; outputs are invalid
+    TIFFIN_ERRC_ARGUMENT = 100,    // a pointer is NULL that must not be, or a struct_size is unknown
+    TIFFIN_ERRC_MEMORY             // memory cannot be allocated
 };
 
 // The kind; TIFFIN_ERRC_NONE for NULL.
 TIFFIN_C_API tiffin_errc tiffin_error_code(const tiffin_error* error);
-// One line of printable ASCII that names the thing and gives the numbers; "" for NULL. It lives as long as the error.
+// One line of printable ASCII with the name and the numbers; "" for NULL. Valid as long as the error.
 TIFFIN_C_API const char* tiffin_error_message(const tiffin_error* error);
-// The name or path that it concerns, whatever bytes it has; "" for NULL. It lives as long as the error.
+// The name or path that it concerns, unescaped; "" for NULL. Valid as long as the error.
 TIFFIN_C_API const char* tiffin_error_where(const tiffin_error* error);
-// Frees an error; NULL is none.
+// Frees an error. NULL is allowed.
 TIFFIN_C_API void tiffin_error_free(tiffin_error* error);
 
-// ---- what layers are made of, and how ----
+// ---- formats, backends and options ----
 
-// The number formats of tensors: those of tiffin::dtype, each one number higher.
+// The number formats of tensors: those of tiffin::dtype, each value one higher.
 typedef int32_t tiffin_dtype;
 enum {
-    TIFFIN_DTYPE_AS_STORED = 0,  // of tiffin_prepare_options alone
+    TIFFIN_DTYPE_AS_STORED = 0,  // only in tiffin_prepare_options
     TIFFIN_DTYPE_F32,
     TIFFIN_DTYPE_F16,
     TIFFIN_DTYPE_BF16,
@@ -88,7 +88,7 @@ enum {
     TIFFIN_DTYPE_Q8_0,
     TIFFIN_DTYPE_Q4_0,
     TIFFIN_DTYPE_Q4_1,  // weights and tables can be kept in F32, F16, BF16, Q8_0, Q4_0 and Q4_1
-    TIFFIN_DTYPE_Q5_0,  // from here on: ggml's blocks that are only read
+    TIFFIN_DTYPE_Q5_0,  // from here on: ggml's blocks, read only
     TIFFIN_DTYPE_Q5_1,
     TIFFIN_DTYPE_Q2_K,
     TIFFIN_DTYPE_Q3_K,
@@ -98,7 +98,7 @@ enum {
     TIFFIN_DTYPE_IQ4_NL,
     TIFFIN_DTYPE_IQ4_XS,
     TIFFIN_DTYPE_MXFP4,
-    TIFFIN_DTYPE_F64  // the reference backend alone reads it
+    TIFFIN_DTYPE_F64  // read by the reference backend alone
 };
 
 // How a layer is computed (docs/numerics.md).
@@ -110,34 +110,33 @@ enum {
 };
 
 // The caller's threads: `run` calls task(arg, i) for i in [0, n), each once, in any order, on any thread, and returns
-// when all that it has begun have ended. It never throws and never leaves by longjmp; tasks never do. `concurrency`
-// tells how many tasks can run at the same time, 0 if that is not known.
+// when all that it has begun have ended. Neither it nor a task throws or leaves by longjmp. `concurrency`: how many
+// tasks can run at the same time; 0: unknown.
 //
-// The library counts: where a task has not run once when `run` returns, the call fails with EXECUTOR. So does one whose
-// `run_checked` returns anything but 0: it does what `run` does, which is not called beside it and may be NULL, and is
-// for callers that may have to leave before all tasks have run (a language's exception, a thread that does not start).
-// It too returns only when no task is running; of those that have not begun by then none may run.
+// The library counts tasks: if one has not run exactly once when `run` returns, the call fails with EXECUTOR. It also
+// fails if `run_checked` returns anything but 0. `run_checked` is called instead of `run`, which may then be NULL. It
+// is for callers that may have to stop before all tasks have run (a language's exception, a thread that does not
+// start). It too returns only when no task is running; tasks that have not begun by then must never run.
 typedef struct tiffin_executor {
     void (*run)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
     void* user;
     size_t concurrency;
-    // Since executor_size is a member of the structs below, by which it is known to be there.
+    // Read only if executor_size in the structs below covers it.
     int (*run_checked)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
 } tiffin_executor;
 
-// How a layer is prepared. All zero but struct_size: simd, numbers kept as they are stored, on the calling thread.
+// How a layer is prepared. All zero but struct_size: simd, values kept as stored, on the calling thread.
 typedef struct tiffin_prepare_options {
     size_t struct_size;
     tiffin_backend backend;
-    // What simd keeps dense weights and tables in; the others keep F32. AS_STORED: each tensor's own format if numbers can
-    // be kept in it, Q8_0 for other blocks. Weights that are packed together (those of a gate and what it gates) have one
-    // format, F32 or Q8_0 where theirs differ. A table is whatever has rows of which a token reads some.
+    // The formats in which simd keeps dense weights and tables; the other backends keep F32. AS_STORED: each tensor's
+    // own format if values can be kept in it, Q8_0 for other blocks. Weights that are packed together (gate and up)
+    // have one format, F32 or Q8_0 where theirs differ. A table: any tensor of which a token reads some rows.
     tiffin_dtype weights, tables;
-    // Not 0: simd multiplies activations as they are. 0: it rounds them beside weights of Q8_0, Q4_0, Q4_1 and BF16.
+    // Not 0: simd multiplies f32 activations. 0: it rounds them if the weights are Q8_0, Q4_0, Q4_1 or BF16.
     int32_t f32_activations;
-    const tiffin_executor* executor;  // who packs the weights; NULL: the calling thread
-    // Told, on the calling thread, how many bytes of the tensors are prepared, of how many; NULL: nobody. As `run`, it
-    // never throws.
+    const tiffin_executor* executor;  // runs the packing of the weights; NULL: the calling thread
+    // Reports progress on the calling thread: `done` of `bytes` tensor bytes are prepared. NULL: none. It never throws.
     void (*progress)(void* user, size_t done, size_t bytes);
     void* progress_user;
     size_t executor_size;  // sizeof *executor; 0: as in this header
@@ -149,8 +148,8 @@ typedef struct tiffin_block_option {
     const char* value;
 } tiffin_block_option;
 
-// A tensor somebody else owns: row-major, dense, at any alignment; sizes outermost first, rank 0 to 4. The sizes count
-// numbers, also of blocks, whose last axis is whole blocks.
+// A tensor in the caller's memory: row-major, dense, at any alignment; sizes outermost first, rank 0 to 4. Sizes count
+// values, also in block formats, whose last axis is whole blocks.
 typedef struct tiffin_tensor {
     const char* name;
     const void* data;
@@ -165,13 +164,13 @@ typedef struct tiffin_tensor {
 typedef struct tiffin_model tiffin_model;
 
 // Opens a model.
-// Errors: FILE, OPTION (an architecture that is not known), ARGUMENT. Cost: that of the headers.
+// Errors: FILE, OPTION (an unknown architecture), ARGUMENT. Cost: reads the headers only.
 TIFFIN_C_API tiffin_error* tiffin_model_open(const char* path, tiffin_model** model);
-// Layers, by index from 0 on; 0 for NULL.
+// The number of layers, indexed from 0; 0 for NULL.
 TIFFIN_C_API size_t tiffin_model_layers(const tiffin_model* model);
-// The architecture as the file says it; "" for NULL. It lives as long as the model.
+// The architecture named in the file; "" for NULL. Valid as long as the model.
 TIFFIN_C_API const char* tiffin_model_architecture(const tiffin_model* model);
-// Frees a model; NULL is none. Its layers keep what they read of it.
+// Frees a model. NULL is allowed. Its layers stay valid.
 TIFFIN_C_API void tiffin_model_free(tiffin_model* model);
 
 // ---- layers ----
@@ -180,15 +179,15 @@ TIFFIN_C_API void tiffin_model_free(tiffin_model* model);
 typedef struct tiffin_layer tiffin_layer;
 
 // Prepares the FFN of a layer of a model, without the norms around it and the residual. NULL options are the defaults.
-// Errors: those of a file and of its tensors, naming the file's tensor; OPTION for an index that there is not.
+// Errors: those of a file and of its tensors, naming the file's tensor; OPTION for an index out of range.
 // Cost: one pass over the layer's weights, and a packed copy of them in simd.
 TIFFIN_C_API tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t index,
                                               const tiffin_prepare_options* options, tiffin_layer** layer);
 // Reads a layer file (docs/layer_files.md) and prepares its block. NULL options are the defaults.
-// Errors: FILE, and those of tiffin_layer_make with the path before the rest. Cost: one read of the file, and the same.
+// Errors: FILE, and those of tiffin_layer_make preceded by the path. Cost: one file read, and the same.
 TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* options,
                                              tiffin_layer** layer);
-// Prepares a block of given tensors by the names that layer files have: its kind and options, or `composition`, the text of
+// Prepares a block from given tensors, named as in layer files: its kind and options, or `composition`, the text of
 // one. NULL options are the defaults.
 // Lifetime: the memory of the tensors that tiffin_layer_in_place names must outlive the layer; all other given memory,
 //   the names and the options too, may be freed.
@@ -203,36 +202,36 @@ TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prep
 TIFFIN_C_API tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_count,
                                              const tiffin_tensor* tensors, size_t tensor_count,
                                              const tiffin_prepare_options* options, tiffin_layer** layer);
-// Frees a layer; NULL is none.
+// Frees a layer. NULL is allowed.
 TIFFIN_C_API void tiffin_layer_free(tiffin_layer* layer);
 
-// Features of a token's row in x and y. These of NULL are 0.
+// Features per token row of x and y. This and the getters below return 0 for NULL.
 TIFFIN_C_API size_t tiffin_layer_d_model(const tiffin_layer* layer);
-// Hidden features, of the first part that has some.
+// Hidden features of the first part that has some.
 TIFFIN_C_API size_t tiffin_layer_d_ff(const tiffin_layer* layer);
-// Experts of each token, of the outermost part that routes; 0 where nothing does.
+// Experts per token of the outermost part that routes; 0 if none routes.
 TIFFIN_C_API size_t tiffin_layer_choices(const tiffin_layer* layer);
-// Not 0 where calls need token ids.
+// Not 0 if calls need token ids.
 TIFFIN_C_API int tiffin_layer_reads_token_ids(const tiffin_layer* layer);
-// Not 0 where calls need the residual stream.
+// Not 0 if calls need the residual stream.
 TIFFIN_C_API int tiffin_layer_reads_residual(const tiffin_layer* layer);
-// Features of a row of per_layer_input; 0 where it is not read.
+// Features of a row of per_layer_input; 0 if it is not read.
 TIFFIN_C_API size_t tiffin_layer_per_layer_input_width(const tiffin_layer* layer);
-// The name of tensor i of those that the layer goes on reading where they were given; NULL after the last of them.
+// The name of the i-th tensor that the layer keeps reading in the caller's memory; NULL after the last of them.
 TIFFIN_C_API const char* tiffin_layer_in_place(const tiffin_layer* layer, size_t i);
-// Bytes of weights in memory of the layer's own: packed, converted, or copied.
+// Bytes of weights in the layer's own memory: packed, converted, or copied.
 TIFFIN_C_API size_t tiffin_layer_held_bytes(const tiffin_layer* layer);
-// Bytes of a workspace in which `tokens` tokens run in one piece, with `workers` tasks at a time. A smaller one makes
-// a call use fewer workers, and then run in pieces; the result is the same. Layers may share one, a call at a time.
+// Bytes of a workspace in which `tokens` tokens run in one piece, with `workers` concurrent tasks. With a smaller one a
+// call uses fewer workers, then runs in pieces; the result is the same. Layers may share one, one call at a time.
 TIFFIN_C_API size_t tiffin_layer_workspace_bytes(const tiffin_layer* layer, size_t tokens, size_t workers);
 
-// An expert picked for a token, and what its value is multiplied with.
+// An expert chosen for a token, and the weight of its value.
 typedef struct tiffin_choice {
     int32_t expert;
     float weight;
 } tiffin_choice;
 
-// What a call brings. Matrices are row-major f32, a token a row; a stride counts floats from row to row, 0: no gap.
+// The arguments of a call. Matrices are row-major f32, one token per row; strides count floats, 0: no gap.
 typedef struct tiffin_call {
     size_t struct_size;
     size_t tokens;
@@ -243,10 +242,10 @@ typedef struct tiffin_call {
     size_t residual_stride;
     const float* per_layer_input;  // (tokens, per_layer_input_width); likewise
     size_t per_layer_input_stride;
-    float* y;  // (tokens, d_model); x itself, or apart from every input
+    float* y;  // (tokens, d_model); x itself, or overlapping no input
     size_t y_stride;
     tiffin_choice*
-        routes;       // (tokens, choices), best first: whom the layer chose is written here; may be NULL
+        routes;       // (tokens, choices), best first: the layer writes the chosen experts here; may be NULL
     void* workspace;  // at any alignment
     size_t workspace_bytes;
     const tiffin_executor* executor;  // NULL: the calling thread
@@ -254,9 +253,9 @@ typedef struct tiffin_call {
 } tiffin_call;
 
 // Runs a layer: y = block(x, inputs).
-// Numerics: in simd a token's output is the same to the bit whatever its batch, workspace and number of threads.
-// Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT; found before y is written. EXECUTOR; what is in y and routes is then
-//   not to be used. Cost: no allocation but of an error; an atomic addition for each task.
+// Numerics: in simd a token's output is bit-identical at any batch size, workspace and number of threads.
+// Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT; found before y is written. EXECUTOR; y and routes are then
+//   invalid. Cost: no allocation except of an error; an atomic addition per task.
 TIFFIN_C_API tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* call);
 
 #if defined(__cplusplus)

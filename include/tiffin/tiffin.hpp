@@ -1,6 +1,6 @@
 // tiffin: token-indexed and sparse feed-forward layers. The umbrella: includes only.
 //
-// Not here, because they bring a dependency along: cpu/eigen/eigen.hpp (Eigen), executor/openmp.hpp (OpenMP),
+// Not included, because they add a dependency: cpu/eigen/eigen.hpp (Eigen), executor/openmp.hpp (OpenMP),
 // executor/thread_team.hpp and thread_gang.hpp (threads), io/ (JSON), and tiffin/cuda.hpp (CUDA). Nor what no
 // layer needs: table/ and analysis/geometry.hpp.
 #pragma once

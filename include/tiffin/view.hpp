@@ -1,4 +1,4 @@
-// Matrices of a call: rows of tokens, one token a row, given as spans, raw pointers or Eigen maps.
+// Matrices of a call: one token per row, given as spans, raw pointers or Eigen maps.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -12,7 +12,7 @@
 
 TIFFIN_BEGIN
 
-// Row-major memory somebody else owns: row i begins at data + i * stride.
+// Row-major memory of the caller: row i begins at data + i * stride.
 template <class T>
 struct matrix_view {
     T* data = nullptr;
@@ -59,7 +59,7 @@ template <class T, class M>
 concept span_like = std::ranges::contiguous_range<M> && std::ranges::sized_range<M> &&
     std::convertible_to<decltype(std::ranges::data(std::declval<M&>())), T*>;
 
-// `given` as rows of `width` numbers. T is float or const float.
+// `given` as rows of `width` values. T is float or const float.
 template <class T, class M>
 result<matrix_view<T>> as_rows(M& given, std::size_t width, const char* name,
                                const char* width_name = "d_model") {
@@ -117,7 +117,7 @@ inline bool ranges_overlap(const void* a, std::size_t a_bytes, const void* b, st
     return a_bytes != 0 && b_bytes != 0 && first < second + b_bytes && second < first + a_bytes;
 }
 
-// From a matrix's first number to its last.
+// The bytes from a matrix's first value to its last.
 template <class T>
 std::size_t bytes_of_rows(const matrix_view<T>& m) noexcept {
     return extent_of(m.rows, m.cols, m.stride) * sizeof(T);

@@ -1,4 +1,4 @@
-// Losses that pull a router towards using its experts equally.
+// Load-balancing losses of routers.
 #pragma once
 
 #include <tiffin/analysis/routing.hpp>
@@ -23,7 +23,7 @@ struct routing_shape {
 
 namespace detail {
 
-// What is wrong with a span that should hold (rows, columns) numbers; columns is not 0.
+// Checks that a span holds (rows, columns) values; columns is not 0.
 inline status check_matrix(const char* name, std::size_t size, std::size_t rows, std::size_t columns) {
     if (size % columns == 0 && size / columns == rows) return {};  // rows * columns might overflow
     return failure(errc::size, name, "has ", size, " elements, not (", rows, ", ", columns, ")");
@@ -86,7 +86,7 @@ inline result<double> switch_balance_loss(std::span<const float> probabilities,
 //   largest, so that rows of very negative logits keep their ratios. NaN for a row that holds a NaN or
 //   -infinity alone.
 // Errors: as switch_balance_loss.
-// Cost: O(T (n_e + K)), two exponentials and a logarithm a logit; allocates O(n_e).
+// Cost: O(T (n_e + K)), two exponentials and a logarithm per logit; allocates O(n_e).
 // Source: MoRT (Eq. 21), docs/layers.md#balance-losses.
 inline result<double> mort_balance_loss(std::span<const float> logits, std::span<const std::int32_t> routes,
                                         const routing_shape& shape, double lambda = 1e-4) {

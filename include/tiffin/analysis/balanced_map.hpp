@@ -1,4 +1,4 @@
-// Makers of hash maps that give every expert equally many ids, or equally many tokens of a text.
+// Makes hash maps that give every expert equally many ids, or equally many tokens of a text.
 #pragma once
 
 #include <tiffin/analysis/initialise.hpp>  // its generator
@@ -17,7 +17,7 @@
 
 TIFFIN_BEGIN
 
-// The sizes of a map, and the number that chooses one of the many maps of these sizes.
+// The sizes of a map, and the seed that selects one of the many maps of these sizes.
 struct balanced_map_options {
     std::size_t vocab = 0;
     std::size_t experts = 0;
@@ -66,8 +66,8 @@ inline result<std::vector<std::int32_t>> balanced_map(const balanced_map_options
     std::vector<std::int32_t> order(E);
     std::iota(order.begin(), order.end(), 0);
     std::vector<std::int32_t> map(options.vocab * k);
-    std::size_t used = E;  // of `order`; what is not used are its last E - used
-    // Fisher and Yates, step i as it is asked for. The row in progress has `held` experts of the last
+    std::size_t used = E;  // of `order`; its last E - used are unused
+    // Fisher-Yates, one step per selection. The row in progress has `held` experts of the last
     // shuffle, which are at the end of `order`, and takes the next k - held from before them.
     std::size_t held = 0;
     for (std::size_t token = 0; token < options.vocab; ++token)
@@ -86,15 +86,15 @@ inline result<std::vector<std::int32_t>> balanced_map(const balanced_map_options
 
 namespace detail {
 
-// What an expert has been given so far.
+// What an expert has been assigned so far.
 struct expert_share {
     std::uint64_t load = 0;
     std::size_t ids = 0;
     std::int32_t index = 0;
 };
 
-// Gives each of `ids`, in their order, k experts. after(a, b): whether a is to be chosen after b, which
-// makes `shares` a heap with the next expert on top. Precondition: k <= shares.size().
+// Assigns k experts to each of `ids`, in their order. after(a, b): whether a is to be chosen after b, which makes
+// `shares` a heap with the next expert on top. Precondition: k <= shares.size().
 template <class After>
 void deal(std::span<const std::size_t> ids, std::span<const std::uint64_t> counts, std::size_t k,
           std::vector<expert_share>& shares, std::vector<std::int32_t>& map, const After& after) {
@@ -124,16 +124,15 @@ void deal(std::span<const std::size_t> ids, std::span<const std::uint64_t> count
 // Shapes: counts (V), indexed by id; the map is (V,k), row by row, with indices in [0, E); the k of a row
 //   are distinct and in the order they were chosen in.
 // Balance: the loads of any two experts differ by at most the largest count, so the largest load is at most
-//   the mean, k sum(counts) / E, plus the largest count. For k = 1 it is also at most 4/3 of what the best
-//   map has. No map has less than the largest count. balanced_map evens out ids, not tokens. Under Zipf's law
+//   the mean, k sum(counts) / E, plus the largest count. For k = 1 it is also at most 4/3 of that of the best
+//   map. No map has less than the largest count. balanced_map evens out ids, not tokens. Under Zipf's law
 //   (counts as 1/id, V 128256, E 16, k 1) its busiest expert gets about twice the mean; here it gets 1.30
 //   times the mean, the share of id 0 alone.
 // Numerics: integers only; the same counts give the same map on every machine.
 // Errors: as balanced_map, with counts.size() as vocab; errc::option where the counts' sum is beyond 64 bits.
 // Cost: O(V (log V + k log E) + E); allocates the map, V ids and E shares.
-// Source: docs/layers.md#hash-maps; R. L. Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl.
-// Math.
-//   17 (1969), for the 4/3.
+// Source: docs/layers.md#hash-maps; R. L. Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl. Math. 17
+//   (1969), for the 4/3.
 //
 //     balanced_map_by_counts(counts_of_the_training_text, 16)
 inline result<std::vector<std::int32_t>> balanced_map_by_counts(std::span<const std::uint64_t> counts,

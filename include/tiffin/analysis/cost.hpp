@@ -1,4 +1,4 @@
-// What a composition costs, derived from its tensors and formulas.
+// The cost of a composition, derived from its tensors and formulas.
 #pragma once
 
 #include <tiffin/plan/tensors_needed.hpp>
@@ -8,17 +8,17 @@
 
 TIFFIN_BEGIN
 
-// Optional tensors (biases) count only where `with_optional` is set. Per token means at decode: one
-// token a call, every dense weight read once, of experts those that are chosen.
+// Optional tensors (biases) count only where `with_optional` is set. Per token means at decode: one token per call,
+// every dense weight read once, of experts only the chosen ones.
 struct block_cost {
     double parameters = 0;                   // stored: tables with all their rows, all experts
-    double parameters_per_token = 0;         // read for a token: of a table one row
-    double table_parameters = 0;             // the part of `parameters` that lies in tables
+    double parameters_per_token = 0;         // read per token: one row of each table
+    double table_parameters = 0;             // the part of `parameters` that is in tables
     double row_parameters = 0;               // the part of `parameters_per_token` that is table rows
     double matrix_flops_per_token = 0;       // a multiply-add counts as 2
     double elementwise_flops_per_token = 0;  // activations, fusions, sums, norms, mixing of experts
 
-    // Bytes read for a token with dense weights and tables of these widths in bits.
+    // Bytes read per token with dense weights and tables of these widths in bits.
     [[nodiscard]] constexpr double bytes_per_token(double weight_bits = 32, double table_bits = 32) const {
         return ((parameters_per_token - row_parameters) * weight_bits + row_parameters * table_bits) / 8;
     }
@@ -30,7 +30,7 @@ struct block_cost {
 
 namespace detail {
 
-// A prefix of tensor names where the names are of no interest.
+// A prefix of tensor names for walks that do not use the names.
 struct no_prefix {};
 constexpr no_prefix extended(no_prefix, const part_scope&) noexcept {
     return {};
@@ -92,7 +92,7 @@ constexpr block_cost cost(const block_shape& shape, const Block& block = {}, boo
 }
 
 // Matrix FLOPs per token of an attention layer with equal heads over a context of `context` tokens:
-// four projections (d_model, d_model), and 2 d_model multiply-adds a position of the context.
+// four projections (d_model, d_model), and 2 d_model multiply-adds per position of the context.
 constexpr double attention_flops_per_token(std::size_t d_model, std::size_t context) {
     const auto d = static_cast<double>(d_model);
     return 2 * 4 * d * d + 2 * 2 * d * static_cast<double>(context);

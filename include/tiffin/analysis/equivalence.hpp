@@ -20,7 +20,7 @@ constexpr std::size_t structmoe_width_at_equal_parameters(std::size_t d_model, s
     return dense <= of_experts || a_unit_of_width == 0 ? 0 : (dense - of_experts) / a_unit_of_width;
 }
 
-// What a backbone without modulators would have to spend for the loss of one with MoRT, over what MoRT
+// The compute that a backbone without modulators needs for the loss of one with MoRT, over what MoRT
 // spends: C / C_MoRT = 1 + gamma eta, with eta the measure of how many token-indexed parameters there are.
 // gamma is an argument, for no single one gives the published 1.20, 1.25 and 1.29 at eta 30, 50 and 80:
 //   they need 0.0067, 0.0050 and 0.0036, and rounding to two decimals explains less than 3 % of that. The

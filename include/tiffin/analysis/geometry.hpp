@@ -1,4 +1,4 @@
-// How the rows of a table lie to each other: the distribution of their cosines, and the nearest of a row.
+// The geometry of a table's rows: the distribution of their cosines, and the nearest rows of a row.
 #pragma once
 
 #include <tiffin/analysis/initialise.hpp>
@@ -20,7 +20,7 @@ TIFFIN_BEGIN
 struct cosine_distribution {
     std::array<std::uint64_t, 200> bins{};
     std::uint64_t pairs = 0;
-    std::uint64_t without_direction = 0;  // pairs left out, as a row of theirs is zero or not finite
+    std::uint64_t without_direction = 0;  // pairs left out, as one of their rows is zero or not finite
     double mean = 0;
     double deviation = 0;  // standard
     double least = 0;
@@ -46,7 +46,7 @@ struct row_cosine {
 
 namespace detail {
 
-// Rows widened, a batch at a time, so that no more of a table is held than that.
+// Reads table rows as f32 in batches, so that only one batch is in memory.
 template <row_store Store>
 class row_batch {
 public:
@@ -55,7 +55,7 @@ public:
     explicit row_batch(const Store& store)
         : store_(store), shape_(store.shape()), bytes_(most * shape_.row_bytes()), numbers_(shape_.width) {}
 
-    // Calls visit(i, numbers) for the row of each id in order; at most `most` of them.
+    // Calls visit(i, values) for the row of each id in order; at most `most` of them.
     template <class Visit>
     status read(std::span<const std::int32_t> ids, const Visit& visit) {
         if (status s = store_.read(ids, bytes_.data()); !s) return s;
@@ -79,7 +79,7 @@ inline double dot(std::span<const float> a, std::span<const float> b) noexcept {
     return sum;
 }
 
-// NaN where a row has no direction.
+// NaN where a row has no direction: it is zero or not finite.
 inline double cosine(double product, double squares_a, double squares_b) noexcept {
     const double lengths = std::sqrt(squares_a) * std::sqrt(squares_b);
     return lengths > 0 && std::isfinite(lengths) ? std::clamp(product / lengths, -1.0, 1.0) : std::nan("");
@@ -143,7 +143,7 @@ result<cosine_distribution> sample_cosines(const Store& store, std::uint64_t pai
 }
 
 // The `count` rows of the largest cosine with row `id`, itself left out, the nearest first; of equal ones the
-// lower id. Rows without a direction are nobody's neighbours.
+// lower id. Rows without a direction are skipped.
 // Numerics: in double. Errors: errc::token_id; errc::option where row `id` itself has no direction; those of
 //   the store. Calls progress(rows done) every 256 rows.
 // Cost: one pass over the table, 256 rows at a time in memory.

@@ -1,4 +1,4 @@
-// Starting values of weights: normal numbers that are the same on every machine.
+// Initial values of weights: normally distributed, the same on every machine.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -63,7 +63,7 @@ inline bool passes_half(counter_random& random) noexcept {
     }
 }
 
-// A number of N(0, 1): |y| = k + x has the density exp(-y^2 / 2) where k is drawn with exp(-k / 2),
+// A sample of N(0, 1): |y| = k + x has the density exp(-y^2 / 2) where k is drawn with exp(-k / 2),
 // kept with exp(-k (k - 1) / 2), and x, uniform in [0, 1), with exp(-x (2 k + x) / 2). Comparisons of
 // integers decide all of it: log and cos, as Box and Muller need, round differently from one C library
 // to the next. y is an odd multiple of 2^-41, exact in double.
@@ -85,11 +85,11 @@ inline double standard_normal(counter_random random) noexcept {
 
 }  // namespace detail
 
-// Fills `to` with numbers of N(0, sigma^2) that only the seed and their indices determine.
-// to[i] = float(sigma * y(seed, first + i)): parts filled apart equal the whole.
+// Fills `to` with samples of N(0, sigma^2) that depend on the seed and their indices only.
+// to[i] = float(sigma * y(seed, first + i)): parts filled separately equal the whole.
 // Numerics: y is decided in integers; then one product in double, one rounding to f32. Every IEEE
 //   machine and compiler gives the same bits for the same sigma.
-// Cost: 17.5 draws per number on average, about 0.1 us; no allocation.
+// Cost: 17.5 draws per value on average, about 0.1 us; no allocation.
 // Source: splitmix64 and Karney's algorithm N, above.
 inline void fill_normal(std::span<float> to, double sigma, std::uint64_t seed,
                         std::uint64_t first = 0) noexcept {

@@ -1,4 +1,4 @@
-// Starting values of all tensors of a block, each as its paper says.
+// Initial values of all tensors of a block, each by its paper's initialiser.
 #pragma once
 
 #include <tiffin/analysis/initialise.hpp>
@@ -17,7 +17,7 @@
 TIFFIN_BEGIN
 
 struct initial_values {
-    std::size_t layers = 0;  // of the model; no default: the width of the numbers depends on it
+    std::size_t layers = 0;  // of the model; no default: the standard deviation depends on it
     std::uint64_t seed = 0;
     float scale = 1;            // of a modulator: 1 from scratch, 0 where it is added to a trained model
     bool banks_by_rank = true;  // SmallInit of a bank's B: n is the rank; else d_model, the other reading
@@ -25,7 +25,7 @@ struct initial_values {
 
 namespace detail {
 
-// The standard deviation of a tensor's starting values, of normal numbers with the mean 0.
+// The standard deviation of a tensor's initial values, which are normal with mean 0.
 inline double initial_sigma(std::string_view owner, const sized_tensor& t, std::size_t d_model,
                             const initial_values& how) {
     const auto small_init = [](std::size_t n) { return std::sqrt(2 / (5 * static_cast<double>(n))); };
@@ -52,7 +52,7 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 
 }  // namespace detail
 
-// Fills every tensor of a block that `to` has memory for, by the name behind `prefix`.
+// Fills every tensor of a block that `to` has memory for, by its name after `prefix`.
 //
 // | tensor | starting values | source |
 // |---|---|---|
@@ -60,8 +60,8 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 // | a bank's B | the same, n the rank (banks_by_rank) | StructMoE, its reading is ours |
 // | down_proj, out_proj as wide as the model | DeepNorm, sigma = 2 / (layers sqrt(d_model)) | StructMoE; out_proj ours |
 // | tables | xavier normal, N(0, 2 / (V + width)) | STEM's code |
-// | memories, word embeddings, modulators | the same | ours: norms make most of them free of scale |
-// | a modulator's scale | initial_values::scale | ours: the papers are silent |
+// | memories, word embeddings, modulators | the same | ours: norms make most of them scale-invariant |
+// | a modulator's scale | initial_values::scale | ours: not given in the papers |
 // | alpha, beta, weights of norms | 1; 0 where the norm adds 1 | MeKi's code |
 // | biases, selection biases | 0 | ours |
 //
@@ -79,7 +79,7 @@ inline status initialise(const plan_node& block, const block_shape& sizes, const
                       const std::string name = detail::tensor_name(at.prefix, owner, leaf);
                       const auto* const given = to.find(name);
                       if (!checked || is_map(t.kind)) return;
-                      // One number may be () or (1).
+                      // A scalar's shape may be () or (1).
                       const bool flat = t.kind == tensor_kind::scalar && given != nullptr &&
                                         given->shape == shape(std::size_t{1});
                       if (given == nullptr && t.needed == presence::required)

@@ -18,9 +18,9 @@ TIFFIN_BEGIN
 //   nats, its share of log E (1 where all experts are equally busy), the share max p_e of the busiest.
 // Shapes: routes (T,k), row by row; k may differ from call to call.
 // Numerics: counts are exact, the rest is in double. Before anything is counted entropy and shares
-//   are 0. Of a single expert the entropy's share is 1.
-// Errors: errc::size where the routes are no whole number of rows of k; errc::option where k is 0 or
-//   an index lies outside [0, E). Found before anything is counted. An expert that is twice in a row
+//   are 0. With a single expert the entropy's share is 1.
+// Errors: errc::size where the number of routes is not a multiple of k; errc::option where k is 0 or
+//   an index lies outside [0, E). Found before anything is counted. An expert that occurs twice in a row
 //   counts twice.
 // Cost: adding O(T k) without allocation; every figure but total and tokens O(E).
 // Source: docs/layers.md#routing-statistics.
@@ -52,7 +52,7 @@ public:
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     [[nodiscard]] std::uint64_t tokens() const noexcept { return tokens_; }
 
-    // Of all selections, those of expert e. Precondition: e < experts().
+    // The share of all selections that went to expert e. Precondition: e < experts().
     [[nodiscard]] double share(std::size_t e) const noexcept {
         return total_ == 0 ? 0 : static_cast<double>(selections_[e]) / static_cast<double>(total_);
     }

@@ -1,4 +1,4 @@
-// What binding does: names, formats, shapes and routes of a composition's tensors are checked here, once.
+// Binding: checks names, formats, shapes and routes of a composition's tensors, once.
 #pragma once
 
 #include <tiffin/bind/bind_weights.hpp>
@@ -176,7 +176,7 @@ TIFFIN_INLINE status binder::settle_widths(bound_node& node) {
     return {};
 }
 
-// The node whose routes a call records: the outermost one that routes, in the order in which parts are asked.
+// The node whose routes a call records: the outermost one that routes, in the order in which parts are visited.
 inline bound_node* recorded_node(bound_node& node) {
     if (node.choices != 0) return &node;
     for (std::size_t i = 0; i < node.parts.size(); ++i) {

@@ -1,4 +1,4 @@
-// From named tensors to a block's: what prepare() does first.
+// From named tensors to the bound tensors of a block: the first step of prepare().
 #pragma once
 
 #include <tiffin/bind/binder.hpp>
@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// bind_weights() of a block that is lowered.
+// bind_weights() of a block that is already lowered.
 result<binding> bind_plan(const plan_node& block, const weights& given, const preparation& how);
 
 }  // namespace detail

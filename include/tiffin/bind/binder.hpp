@@ -18,7 +18,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Where a source stands while its tensors are bound.
+// The position of a source while its tensors are bound.
 using bind_place = standing<std::string, size_id>;
 
 // One walk over a composition: each source takes its own tensors, then its parts do.
@@ -27,15 +27,15 @@ public:
     explicit binder(const weights& given, const number_formats& formats = {})
         : given_(given), formats_(formats), used_(given.entries().size(), false) {}
 
-    // Binds what stands at `at`. Widths are numbers of sizes until settle().
+    // Binds the source at position `at`. Widths are size ids until settle().
     status bind(const plan_node& node, const bind_place& at, bound_node& to);
-    // The place of a whole block.
+    // The position of a whole block.
     [[nodiscard]] bind_place outermost(bool own_width = false);
     [[nodiscard]] dimension_solver& sizes() noexcept { return sizes_; }
     [[nodiscard]] call_needs& needs() noexcept { return needs_; }
-    // Puts sizes where their numbers were, once all tensors are bound.
+    // Replaces size ids by sizes, once all tensors are bound.
     status settle(bound_node& node);
-    // An error where a tensor was given that nothing has taken.
+    // An error if a given tensor is used by no source.
     [[nodiscard]] status check_all_used() const;
 
 private:
@@ -45,8 +45,7 @@ private:
     status bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place);
 
     status bind_parts(const plan_node& node, const bind_place& at, bound_node& to);
-    // The parts that there are at run time: as many as the source says, else one more than the largest number
-    // among the tensors' names.
+    // The number of repeated parts: set by the source, or one more than the largest index in the tensors' names.
     std::size_t repetitions(const plan_node& node, const bind_place& at) const;
 
     status bind_routes(const plan_node& node, const bind_place& at, std::span<const wanted_tensor> wanted,
@@ -66,7 +65,7 @@ private:
 
 TIFFIN_END
 
-// What it does; where the library has it, others link it.
+// Definitions; a program that links tiffin::compiled takes them from there.
 #if !defined(TIFFIN_COMPILED)
 #    include <tiffin/bind/bind_plan.hpp>
 #endif

@@ -1,4 +1,4 @@
-// Whether given numbers can be read, and kept in the formats of a backend.
+// Whether given values can be read, and kept in the formats of a backend.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -20,7 +20,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Whether a backend's formats are some that numbers are kept in.
+// Whether values can be kept in the formats of a backend.
 inline status check_kept(const number_formats& formats) {
     const auto check = [](const number_format& format, const char* which) -> status {
         if (format.refused.empty()) return {};
@@ -32,7 +32,7 @@ inline status check_kept(const number_formats& formats) {
     return check(formats.tables, "tables");
 }
 
-// The scales of given blocks, which each format tells as f16, are finite.
+// Checks that the scales of given blocks, read as f16, are finite.
 inline status check_scales(const tensor_view& given, const std::string& name) {
     return with_given_format(given.type, [&](auto format) -> status {
         if constexpr (requires { format.scales({}); }) {
@@ -51,7 +51,7 @@ inline status check_scales(const tensor_view& given, const std::string& name) {
     });
 }
 
-// No number is beyond what a format holds; blocks hold neither NaN nor infinities.
+// Checks that every value is in a format's range; blocks hold neither NaN nor infinities.
 inline status check_range(const tensor_view& given, const std::string& name, const number_format& format) {
     const std::size_t count = given.shape.elements();
     std::array<float, 256> some;
@@ -69,8 +69,8 @@ inline status check_range(const tensor_view& given, const std::string& name, con
     return {};
 }
 
-// Numbers that decide which rows or experts a token gets are finite: one that is not would be chosen, or passed over,
-// without a word. A selection bias may be infinite: its expert is always picked first, or last.
+// Checks that values that decide which rows or experts a token gets are finite: others would silently always, or never,
+// be chosen. A selection bias may be infinite: its expert is always chosen first, or last.
 inline status check_deciding(tensor_kind kind, tensor_view given, const std::string& name,
                              const number_formats& formats) {
     const bool bias = kind == tensor_kind::selection_bias;
@@ -105,7 +105,7 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
                    " its last axis must be a multiple of ", block);
 }
 
-// Rows that come with a call are read as they lie.
+// Rows that are given with a call are read without conversion.
 inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
                              const number_formats& formats) {
     if (!holds_rows(kind))
@@ -117,7 +117,7 @@ inline status check_gathered(tensor_kind kind, const tensor_view& given, const s
     return check_blocks(given, name, name_of(given.type), block_of(given.type));
 }
 
-// Whether a layer goes on reading the memory of a given tensor (see in_place).
+// Whether a layer keeps reading the memory of a given tensor (see in_place).
 inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
                            const number_formats& formats) noexcept {
     if (given.gathered != 0) return false;
@@ -127,12 +127,12 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
     if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
     const number_format format = table ? format_of_table(formats, given.type) : formats.weights;
     if (!format.is_given || format.type != given.type) return false;
-    // Rows are read at any alignment.
+    // Table rows are read at any alignment.
     const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
     return table || reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
 }
 
-// Whether a tensor can be read as it is given, and kept in the format that a backend has for its kind.
+// Whether a tensor can be read as given, and kept in the backend's format for its kind.
 inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
                            const number_formats& formats) {
     if (is_integer(given.type)) return {};

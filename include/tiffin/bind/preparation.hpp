@@ -1,4 +1,4 @@
-// How weights are prepared: kept in which formats, by which threads, and who is told how far it has come.
+// How weights are prepared: in which formats, by which executor, with which progress reports.
 #pragma once
 
 #include <tiffin/executor/executor.hpp>
@@ -10,12 +10,12 @@
 
 TIFFIN_BEGIN
 
-// Told, on the preparing thread, how many bytes of the given tensors are prepared, of how many.
+// Reports progress on the preparing thread: `done` of `bytes` bytes of the given tensors are prepared.
 using prepare_progress = std::function<void(std::size_t done, std::size_t bytes)>;
 
 namespace detail {
 
-// The bytes of a layer's tensors that are prepared.
+// Counts the prepared bytes of a layer's tensors.
 class prepared_bytes {
 public:
     prepared_bytes(const prepare_progress& progress, const weights& all) : progress_(progress) {
@@ -26,10 +26,10 @@ public:
         done_ += bytes_of(t.type, t.shape.elements());
         if (progress_) progress_(done_, all_);
     }
-    // Memory that the layer keeps of its own.
+    // Memory of the layer's own.
     void hold(std::size_t bytes) { held_ += bytes; }
     [[nodiscard]] std::size_t held() const noexcept { return held_; }
-    // What has no part in a pass over numbers counts at the end.
+    // Tensors that no conversion pass reads are counted at the end.
     void finish() {
         if (progress_ && done_ != all_) progress_(all_, all_);
     }
@@ -43,7 +43,7 @@ private:
 
 }  // namespace detail
 
-// What a backend makes an engine by. What it refers to need not outlive the making.
+// What a backend makes an engine with. What it refers to must live only until the engine is made.
 struct preparation {
     number_formats formats{};
     executor_ref execute = serially;

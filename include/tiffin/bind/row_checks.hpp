@@ -1,4 +1,4 @@
-// Whether every row that a router of rows can choose is one of its table, and how many a token has.
+// Checks that every row that a row router can choose is in its table, and counts the choices per token.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -16,8 +16,8 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The tensors of a router of rows among those of its source, each with its name; no name where there is none. `rows`: one
-// that has an axis of them.
+// The tensors of a row router among those of its source, with names; the name is empty if there is none. `rows`: one
+// whose first axis is the table rows.
 struct row_tensors {
     struct named_view {
         std::string name;
@@ -53,7 +53,7 @@ inline status check_keys(std::size_t top_k, const row_tensors& of, const std::st
                    (top_k == 0 ? ", and it has no default" : ""));
 }
 
-// Every pair of keys names a row, and every row is named.
+// Checks that the table has exactly one row per pair of keys.
 inline status check_key_rows(const row_tensors& of) {
     const std::size_t n = of.keys.view.shape[1], rows = of.rows.view.shape[0];
     if (n <= rows && n * n == rows) return {};
@@ -73,7 +73,7 @@ inline status check_ranges(const tensor_view& ranges, const std::string& name, s
     }
     return {};
 }
-// Of ranges that were checked: begin and end of one id after the other, and the longest, one at least.
+// From checked ranges: begin and end of one id after the other, and the longest range, at least 1.
 inline std::vector<std::int32_t> ranges_of(const tensor_view& checked) {
     std::vector<std::int32_t> made(checked.shape.elements());
     for (std::size_t i = 0; i < made.size(); ++i)
@@ -92,7 +92,7 @@ inline status check_rows(const plan_node& source, std::span<const wanted_tensor>
                          std::span<const tensor_view> tensors, const std::string& prefix) {
     constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
     row_tensors of(wanted, tensors);
-    // A router by itself: whatever table it may be of.
+    // A router by itself: as if its table had any number of rows.
     if (of.rows.name.empty()) of.rows.view.shape = shape(most);
     if (of.rows.view.shape[0] > most)
         return failure(errc::shape, of.rows.name, "has ", of.rows.view.shape[0],
@@ -103,7 +103,7 @@ inline status check_rows(const plan_node& source, std::span<const wanted_tensor>
     return of.rows.name.empty() ? status{} : check_key_rows(of);
 }
 
-// Counts the choices of a source whose tensors were checked, and tells `needs` that its gathered tables have a row for each.
+// Sets the choices per token of a source whose tensors were checked, and those of its gathered tables in `needs`.
 inline void settle_choices(const plan_node& node, std::span<const wanted_tensor> wanted, bound_node& source,
                            call_needs& needs) {
     const row_tensors of(wanted, source.tensors);

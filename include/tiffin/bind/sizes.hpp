@@ -1,4 +1,4 @@
-// The sizes that a block's tensors agree on: the first tensor that has a dimension says it, the others are held against it.
+// The sizes that a block's tensors agree on: the first tensor with an axis sets it, the others are checked.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -17,20 +17,20 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// A size that need not be known yet; `any` agrees with every one.
+// The id of a size that may not be known yet; `any` matches every size.
 struct size_id {
     static constexpr std::size_t any = ~std::size_t{0};
     std::size_t number = any;
 };
 
-// The size of each axis of one source's tensors.
+// The size id of each axis of one source's tensors.
 struct axis_sizes {
     std::array<size_id, static_cast<std::size_t>(axis::bounds) + 1> by_axis{};
 
     [[nodiscard]] size_id& of(axis a) noexcept { return by_axis[static_cast<std::size_t>(a)]; }
 };
 
-// A tensor that a block wants: its name, and the size of each axis.
+// A tensor that a block needs: its name, and a size id per axis.
 struct wanted_tensor {
     std::string name;
     tensor_kind kind;
@@ -45,7 +45,7 @@ public:
         all_.push_back({name, prefix, 0, {}});
         return {all_.size() - 1};
     }
-    // Of what a source alone has; `experts`: what these are called.
+    // Sizes that belong to one source alone; `experts`: the name of that size.
     axis_sizes fresh_axes(std::string_view experts, const std::string& prefix) {
         axis_sizes to;
         to.of(axis::experts) = fresh(experts, prefix);
@@ -58,11 +58,11 @@ public:
         return to;
     }
     [[nodiscard]] std::size_t operator[](size_id id) const noexcept { return all_[id.number].size; }
-    // What the size is called in an error.
+    // The name of the size in an error.
     [[nodiscard]] std::string_view name(size_id id) const noexcept {
         return id.number == size_id::any ? "choices" : all_[id.number].name;
     }
-    // The first size of a name; 0 where there is none.
+    // The first size of this name; 0 if there is none.
     [[nodiscard]] std::size_t first(std::string_view name) const noexcept {
         for (const dimension& t : all_)
             if (t.name == name) return t.size;
@@ -73,7 +73,7 @@ public:
         for (std::size_t i = 0; i < t.rank; ++i) text.append(i ? ", " : "").append(name(t.axes[i]));
         return text + ")";
     }
-    // Whether the shape of a given tensor fits what is known; it tells what is not.
+    // Checks the shape of a given tensor against the known sizes, and sets those that are not known yet.
     status unify(const wanted_tensor& t, const tensor_view& given) {
         const std::string has = "has shape " + to_string(given.shape);
         if (t.kind == tensor_kind::scalar) {
@@ -95,7 +95,7 @@ public:
         }
         return {};
     }
-    // The width of a source that yields a row as it is, and of that row.
+    // Requires that a source that yields a row unchanged has the width of that row.
     void agree(size_id width, size_id of, const std::string& prefix) {
         agreed_.push_back({width, of, prefix});
     }
@@ -106,7 +106,7 @@ public:
                                " where a row of ", of, " is read as it is");
         return {};
     }
-    // An error where a size is wanted that no tensor has.
+    // An error if no tensor determines this size.
     [[nodiscard]] status known(size_id id) const {
         const dimension& t = all_[id.number];
         if (t.size != 0) return {};

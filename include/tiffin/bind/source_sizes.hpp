@@ -1,4 +1,4 @@
-// What engines are told of a source, and of what was chosen for a call's tokens.
+// The sizes of a source, and the choices of a call's tokens, as engines receive them.
 #pragma once
 
 #include <tiffin/router/selection.hpp>
@@ -9,7 +9,7 @@ TIFFIN_BEGIN
 
 namespace engine_detail {
 
-// The features that a source yields and reads, and those of the residual.
+// The features of a source's output and input, and of the residual.
 struct source_sizes {
     std::size_t outputs;
     std::size_t inputs;

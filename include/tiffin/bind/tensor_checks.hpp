@@ -1,4 +1,4 @@
-// What is wrong with a given tensor: its name, format, shape or contents.
+// Checks of a given tensor: its name, format, shape and contents.
 #pragma once
 
 #include <tiffin/bind/sizes.hpp>
@@ -23,7 +23,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Whether the bytes of a tensor can be counted.
+// Whether the size of a tensor in bytes overflows.
 inline bool bytes_overflow(const tensor_view& t) noexcept {
     std::size_t bytes = size_of(t.type);
     for (std::size_t i = 0; i < t.shape.rank(); ++i)
@@ -55,7 +55,7 @@ inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
                              : "; a map is I32 or I64"));
 }
 
-// Number i of a tensor of integers.
+// Element i of an integer tensor.
 inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
     const auto* const bytes = static_cast<const unsigned char*>(t.data) + i * size_of(t.type);
     if (t.type == dtype::i64) {
@@ -68,7 +68,7 @@ inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
     return narrow;
 }
 
-// The experts that a source's router picks for a token. `wanted`: the tensors of the source.
+// The experts that a source's router chooses per token. `wanted`: the tensors of the source.
 inline std::size_t route_choices(const plan_node& source, std::span<const wanted_tensor> wanted,
                                  std::span<const tensor_view> tensors) {
     const bool learned = source.kind->router == router_kind::learned;
@@ -81,7 +81,7 @@ inline std::size_t route_choices(const plan_node& source, std::span<const wanted
     return 0;
 }
 
-// Whether every expert that a map names for a token is one, and another than those before it.
+// Checks that each entry of a map is an expert, and that those of one token differ.
 inline status check_map(const tensor_view& map, const std::string& name, std::size_t choices,
                         std::size_t experts) {
     for (std::size_t i = 0; i < map.shape.elements(); ++i) {
@@ -97,8 +97,8 @@ inline status check_map(const tensor_view& map, const std::string& name, std::si
     return {};
 }
 
-// Whether every route that a source's router can take leads to an expert. `wanted`: the tensors of the source.
-// `blocks`: experts that are blocks given by name, where the source itself has none.
+// Checks that a source's router can only choose experts that exist. `wanted`: the tensors of the source.
+// `blocks`: the number of experts that are blocks given by name, if the source itself has none.
 inline status check_routes(const plan_node& source, std::span<const wanted_tensor> wanted,
                            std::span<const tensor_view> tensors, const std::string& prefix,
                            std::size_t blocks) {
@@ -131,7 +131,7 @@ inline std::size_t numbered_parts(const weights& given, std::string_view prefix)
         std::size_t n = 0;
         const char* const end = name.data() + name.size();
         const auto [rest, bad] = std::from_chars(name.data() + prefix.size(), end, n);
-        // As many parts as tensors at most: a hole is a missing tensor, and never a long loop.
+        // At most as many parts as tensors: a gap in the numbering is a missing tensor, and never a long loop.
         if (bad == std::errc() && rest != end && *rest == '.' && n < given.entries().size() && n + 1 > count)
             count = n + 1;
     }

@@ -10,10 +10,10 @@
 
 TIFFIN_BEGIN
 
-// A block behind its norm: y = Block(norm(x), t).
+// A block with a norm before it: y = Block(norm(x), t).
 // Shapes: x, y (T, d_model); `pre_norm.weight` (d_model) where the norm is weighted; tensors as the block's.
 // Numerics: the normalised rows are stored in f32 (double in `reference`), and rounded as the block's x is.
-// Errors: the block's. Cost: the norm, a row per token, and the block. Source: docs/layers.md#branches.
+// Errors: the block's. Cost: the norm, one stored row per token, and the block. Source: docs/layers.md#branches.
 template <norm_policy Norm, class Block>
 struct pre_normed {
     static_assert(block_policy<Block>, "tiffin: pre_normed<Norm, Block>: the second argument is not a block");

@@ -9,12 +9,12 @@
 
 TIFFIN_BEGIN
 
-// A block whose result arrives `Layers` delayed layers later: y = Block(x, t) of the layer that many calls
-// ago, 0 where there was none. For a residual beside an undelayed block: parallel<Block, delayed<Other, 2>>.
+// A block whose output is returned `Layers` delayed layers later: y = Block(x, t) of the layer that many calls
+// earlier, 0 where there was none. For a residual beside an undelayed block: parallel<Block, delayed<Other, 2>>.
 // Shapes: x, y (T, d_model); carried_residuals(Layers, tokens, d_model); tensors as the block's.
-// Numerics: the carried rows are f32. Errors: no handle, one of other sizes, or one that brings a
-//   residual of another number of tokens is errc::size; two delayed blocks in one, or one inside a
-//   mixture, are errc::option, found by prepare().
+// Numerics: the carried rows are f32. Errors: errc::size for no handle, one of other sizes, or one that carries a
+//   residual of another number of tokens; errc::option, found by prepare(), for two delayed blocks in one, or one
+//   inside a mixture.
 // Cost: that of the block, and one pass over two rows per token. Source: MoRT, Appendix C;
 //   docs/layers.md#cross-layer-residual.
 template <class Block, std::size_t Layers>

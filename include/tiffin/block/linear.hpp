@@ -6,11 +6,10 @@
 
 TIFFIN_BEGIN
 
-// One product on packed weights, of any width: y = x W^T + b. What an engine falls back on for the products that are
-// no part of a block.
+// One dense projection as a layer, of any output width: y = x W^T + b. For the products that are not part of a block.
 // Shapes: x (T, d_model), `<Name>.weight` (outputs, d_model), `<Name>.bias` (outputs, optional), y (T, outputs);
-// layer::outputs() tells how wide. Inside another block it is a dense projection like any other.
-// Numerics, cost: those of `dense`. Not on the device. Source: docs/layers.md#linear.
+//   layer::outputs() returns that width. Inside another block it is a dense projection like any other.
+// Numerics, cost: those of `dense`. Not available on the device. Source: docs/layers.md#linear.
 //
 //     auto head = tiffin::prepare<tiffin::linear<"output">>(weights, tiffin::simd<tiffin::q8_0>{});
 template <fixed_string Name = "proj">

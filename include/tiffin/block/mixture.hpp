@@ -12,11 +12,11 @@ TIFFIN_BEGIN
 
 // Experts chosen for each token: y = sum over choices (e, w) of w Expert_e(x, t), and Shared(x, t) with
 // weight 1 where there is one.
-// Shapes: x, y (T, d_model); the router's tensors; those of expert e are called `experts.<e>.<name>`, the
-//   shared block's `shared.<name>`. As many experts as are given.
-// Numerics: the shared block first, then the experts by ascending number, whatever the weights: a token's
+// Shapes: x, y (T, d_model); the router's tensors; those of expert e are named `experts.<e>.<name>`, those of the
+//   shared block `shared.<name>`. As many experts as are given.
+// Numerics: summed shared block first, then experts by ascending index, whatever the weights: a token's
 //   output does not depend on the other tokens' routes.
-// Errors: a router that knows another number of experts is errc::shape, a top_k above it errc::option.
+// Errors: a router for another number of experts is errc::shape, a top_k above it errc::option.
 // Cost: tokens are grouped by expert: a call reads each chosen expert once, and no other.
 // Source: docs/layers.md#moe; with token embeddings in the experts, the mixture of STEM experts.
 template <class Router, class Expert, class Shared = none>

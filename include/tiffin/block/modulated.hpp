@@ -10,8 +10,8 @@
 TIFFIN_BEGIN
 
 // A block's output modulated: y = fusion(Block(x, t), modulator(x, t)).
-// Shapes: x, y, modulator (T, d_model); the block's tensors are called `base.<name>`.
-// Numerics: in the epilogue of the block's last step. Cost: that of the block, the modulator and the fusion.
+// Shapes: x, y, modulator (T, d_model); the block's tensors are named `base.<name>`.
+// Numerics: applied in the epilogue of the block's last step. Cost: that of the block, the modulator and the fusion.
 // Source: ReToken Eq. 2, MoRT Eq. 6; docs/layers.md#modulated.
 //
 //     using retoken = modulated<swiglu, token_modulator<>, multiply>;
@@ -24,7 +24,7 @@ struct modulated {
                   "tiffin: modulated<Block, Modulator, Fusion>: the second argument is not a source");
     static_assert(fusion_policy<Fusion>,
                   "tiffin: modulated<Block, Modulator, Fusion>: the third argument is not a fusion");
-    // Where both route, a call records the modulator's routes.
+    // If both route, a call records the modulator's routes.
     static constexpr std::size_t recorded_first = 1;
 
     Block base{};

@@ -6,7 +6,7 @@
 
 TIFFIN_BEGIN
 
-// A block that reads the residual stream in x's place: y = Block(residual, t).
+// A block that reads the residual stream instead of x: y = Block(residual, t).
 // Shapes: residual (T, d_model), given with the call (token_inputs::residual); tensors as the block's.
 // Errors: a residual that is missing or does not fit is errc::size. Cost: the block's.
 // Source: the published MeKi code, whose gate reads the state before the norm; docs/layers.md#on_residual.

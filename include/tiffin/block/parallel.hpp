@@ -8,8 +8,8 @@
 
 TIFFIN_BEGIN
 
-// Blocks side by side over the same input: y = Block_0(x, t) + Block_1(x, t) + ..., added in this order.
-// Shapes: x, y (T, d_model), the same in all; the tensors of branch i are called `branch.<i>.<name>`.
+// Blocks in parallel over the same input: y = Block_0(x, t) + Block_1(x, t) + ..., added in this order.
+// Shapes: x, y (T, d_model), the same in all; the tensors of branch i are named `branch.<i>.<name>`.
 // Errors: branches of different d_model are errc::shape. Cost: the sum of the branches'.
 // Source: MeKi beside the FFN, docs/layers.md#parallel.
 template <class... Blocks>
@@ -31,7 +31,7 @@ struct parallel {
     }
 };
 
-// The same with as many branches of one type as there are at run time.
+// The same with a number of branches set at run time, all of one type.
 template <class Block>
 struct parallel_of {
     static_assert(block_policy<Block>, "tiffin: parallel_of<Block>: the argument is not a block");

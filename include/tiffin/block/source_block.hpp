@@ -14,9 +14,9 @@ struct as_block {
 
 }  // namespace detail
 
-// A source as a block of its own: y = Source(x, t), d_model wide. What a modulator adds to a block,
-// without the block: delayed<source_block<modulator_pool<>>, 2> is MoRT's cross-layer residual. Every
-// source is a block; the word says that it is meant as one.
+// A source as a block of its own: y = Source(x, t), d_model wide. For example the modulator of a block without the
+// block: delayed<source_block<modulator_pool<>>, 2> is MoRT's cross-layer residual. Every source is a block; this
+// alias only states the intent.
 // Shapes: x, y (T, d_model); the source's tensors by their own names. Cost: that of the source.
 // Source: docs/layers.md#source_block.
 template <class Source>

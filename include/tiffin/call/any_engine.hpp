@@ -1,4 +1,4 @@
-// An engine of any kind behind one type: what handles all blocks alike is compiled once for all of them.
+// An engine of any kind behind one type: code that is common to all blocks is compiled once.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Call: what engines of this backend compute in one go.
+// Call: the arguments of one run of a backend's engines.
 template <class Call>
 class any_engine {
 public:

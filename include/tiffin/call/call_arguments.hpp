@@ -1,4 +1,4 @@
-// What a call brings to a layer, and what the layer makes of it for its engine.
+// The arguments of a call: as the caller gives them, and as an engine receives them.
 #pragma once
 
 #include <tiffin/call/carried_residuals.hpp>
@@ -15,23 +15,23 @@
 
 TIFFIN_BEGIN
 
-// What a call gives beside x. Token ids alone convert to it; blocks that read more name it:
+// The inputs of a call beside x. Token ids alone convert to it; other inputs are given by name:
 //
 //     layer(x, {.token_ids = ids, .residual = residual_stream}, y);
 struct token_inputs {
     std::span<const std::int32_t> token_ids{};   // (T), or empty where the block reads none
     matrix_view<const float> residual{};         // (T, d_model), see on_residual
     matrix_view<const float> per_layer_input{};  // (T, width), see per_layer_input
-    // (T, choices()): where the outermost part that routes writes whom it chose; empty: nowhere.
+    // Output (T, choices()): the choices of the outermost part that routes; empty: not recorded.
     std::span<choice<float>> routes{};
     carried_residuals* carried = nullptr;  // of this forward pass, see delayed
-    // Of the tables whose rows come with each call, in the order in which they were added to the weights.
+    // Rows of the tables that were added by add_gathered(), in the order of addition.
     std::span<const gathered_rows> gathered{};
 };
 
 namespace detail {
 
-// Anything that token ids are given as.
+// Anything that converts to a span of token ids.
 template <class R>
 concept id_range = std::convertible_to<const R&, std::span<const std::int32_t>>;
 
@@ -45,7 +45,7 @@ token_inputs as_inputs(const R& ids) noexcept {
 
 }  // namespace detail
 
-// Where rows go: y[rows[i]] (+)= weights[i] value[i]. Null rows: i itself; null weights: 1.
+// Destination rows: y[rows[i]] (+)= weights[i] value[i]. Null rows: i itself; null weights: 1.
 struct output_rows {
     matrix_view<float> y;
     const std::uint32_t* rows = nullptr;
@@ -53,26 +53,26 @@ struct output_rows {
     bool add = false;
 
     [[nodiscard]] float* row(std::size_t i) const noexcept { return y.row(rows ? rows[i] : i); }
-    // Whether they can hold what is not complete yet.
+    // Whether they can hold intermediate values.
     [[nodiscard]] bool is_plain() const noexcept { return !add && weights == nullptr; }
 };
 
-// What an engine computes in one go: every size is checked, every token id lies in its table.
+// The input of one engine run: every size is checked, every token id lies in its table.
 // Token i is row row(i) of x, token_ids, residual and per_layer_input.
 struct call_arguments {
     matrix_view<const float> x{};
     const std::int32_t* token_ids = nullptr;
     matrix_view<const float> residual{};
     matrix_view<const float> per_layer_input{};
-    const gathered_rows* gathered = nullptr;  // of the whole call, of which `first` tokens came before these
+    const gathered_rows* gathered = nullptr;  // of the whole call; `first` tokens precede these
     std::size_t first = 0;
     const std::uint32_t* rows = nullptr;
     std::size_t tokens = 0;
     output_rows to{};
     choice<float>* routes = nullptr;
-    matrix_view<float> carried{};  // of a delayed block: taken from and left in
+    matrix_view<float> carried{};  // of a delayed block: read, then overwritten
     bool carried_is_due = false;
-    std::byte* workspace = nullptr;  // on a cache line, of workspace_bytes(tokens, workers)
+    std::byte* workspace = nullptr;  // aligned to a cache line, of workspace_bytes(tokens, workers)
     std::size_t workers = 1;         // the most tasks that may run at once
     executor_ref execute;
 
@@ -80,7 +80,7 @@ struct call_arguments {
     [[nodiscard]] std::int32_t token_id(std::size_t i) const noexcept {
         return token_ids ? token_ids[row(i)] : 0;
     }
-    // Where the row of token i begins in the gathered table of this number, from 1 on; or that of one of its choices.
+    // The row of token i in gathered table `number`, from 1 on; or the row of its choice `which`.
     [[nodiscard]] const std::byte* gathered_row(std::size_t number, std::size_t i, std::size_t choices = 1,
                                                 std::size_t which = 0) const noexcept {
         return gathered[number - 1].row((first + row(i)) * choices + which);
@@ -89,7 +89,7 @@ struct call_arguments {
 
 namespace detail {
 
-// `call` is about tokens first to first + count of this call alone: one piece of it.
+// Restricts `call` to one piece of it: tokens first to first + count.
 template <class Call, class Inputs>
 void give_piece(Call& call, const Inputs& inputs, std::size_t choices, std::size_t first, std::size_t count) {
     const auto piece_of = [&](const auto& m) { return m.data ? m.rows_from(first, count) : m; };
@@ -101,7 +101,7 @@ void give_piece(Call& call, const Inputs& inputs, std::size_t choices, std::size
     call.routes = inputs.routes.empty() ? nullptr : inputs.routes.data() + first * choices;
 }
 
-// Cuts a call's workspace into areas, each on a border of `Line` bytes. Without memory it only counts.
+// Divides a call's workspace into areas, each aligned to `Line` bytes. Without memory it only counts.
 template <std::size_t Line>
 class arena {
 public:

@@ -1,4 +1,4 @@
-// What a call must bring, and what is wrong with what it brought.
+// Checks of the arguments of a call.
 #pragma once
 
 #include <tiffin/bind/binder.hpp>
@@ -17,7 +17,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// A matrix that a call must give, of one row per token and a width of its own.
+// Checks a matrix that must be given: one row per token, of its own width.
 template <class T>
 status check_matrix(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width) {
     if (given.data == nullptr && rows > 0)
@@ -36,14 +36,14 @@ inline status check_beside(const matrix_view<const float>& given, const char* na
     if (matrices_overlap(given, y)) return failure(errc::overlap, "y", "overlaps ", name);
     return {};
 }
-// What is copied before y is written, where it is y itself.
+// The residual may be y itself: it is copied before y is written.
 inline status check_residual(const matrix_view<const float>& given, std::size_t width,
                              const matrix_view<const float>& x, const matrix_view<float>& y) {
     if (is_same_matrix(given, y)) return check_matrix(given, "residual", x.rows, width);
     return check_beside(given, "residual", width, x, y);
 }
 
-// Token ids: one a token, or none where the block reads none.
+// Token ids: one per token, or none if the block reads none.
 inline status check_ids_given(const call_needs& needs, std::size_t ids, std::size_t tokens) {
     if (ids == tokens || (ids == 0 && needs.tables.empty())) return {};
     return failure(errc::size, "token_ids", "has ", ids, " ids for the ", tokens, " tokens of x");
@@ -74,7 +74,7 @@ inline status check_carried(const call_needs& needs, const carried_residuals* ca
     return carried->check(needs.delay, tokens, needs.d_model);
 }
 
-// Whether a table that comes with the call is among those that came, for these tokens, in its format.
+// Checks that a gathered table is among those of the call, for these tokens, in its format.
 inline status check_gathered_form(const gathered_table& table, std::span<const gathered_rows> all,
                                   std::size_t tokens) {
     if (table.number > all.size())
@@ -92,7 +92,7 @@ inline status check_gathered_form(const gathered_table& table, std::span<const g
                    " tokens make ", table.choices, " each");
 }
 
-// Where the rows of a call's tokens lie, in a table that is not in memory.
+// Checks the memory of gathered rows: alignment, and overlap with y.
 template <class Y>
 status check_gathered_place(const gathered_table& table, const gathered_rows& rows, const matrix_view<Y>& y) {
     const std::size_t number = block_of(rows.type) > 1 ? 2 : size_of(rows.type);
@@ -104,7 +104,7 @@ status check_gathered_place(const gathered_table& table, const gathered_rows& ro
         return failure(errc::overlap, "y", "overlaps the gathered rows of ", table.name);
     return {};
 }
-// Which of them each token's is.
+// Checks the row index of each token.
 inline status check_gathered_index(const gathered_table& table, const gathered_rows& rows) {
     for (std::size_t t = 0; t < rows.index.size(); ++t)
         if (rows.index[t] < 0 || static_cast<std::size_t>(rows.index[t]) >= rows.count)
@@ -113,7 +113,7 @@ inline status check_gathered_index(const gathered_table& table, const gathered_r
     return {};
 }
 
-// Whether y is x itself or lies apart from it, and apart from all else that calls read and from the routes they record.
+// Checks that y is x itself or does not overlap it, and overlaps no other input and not the recorded routes.
 template <class X, class Y, class Inputs>
 status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
@@ -128,7 +128,7 @@ status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_v
     return {};
 }
 
-// Everything that can be wrong with a call but its workspace.
+// All checks of a call except that of its workspace.
 inline status check_call(const call_needs& needs, const matrix_view<const float>& x,
                          const token_inputs& inputs, const matrix_view<float>& y) {
     const auto& ids = inputs.token_ids;

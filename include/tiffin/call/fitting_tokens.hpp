@@ -1,4 +1,4 @@
-// How much of a call an engine computes at a time.
+// How many tokens of a call an engine computes at a time.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -9,7 +9,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The most of so many tokens whose bytes(tokens) are at most `room`; 0 where not even one fits.
+// The largest count, at most `tokens`, with bytes(count) <= room; 0 if not even one token fits.
 template <class Bytes>
 std::size_t fitting_tokens(const Bytes& bytes, std::size_t tokens, std::size_t room) noexcept {
     if (bytes(tokens) <= room) return tokens;
@@ -21,7 +21,7 @@ std::size_t fitting_tokens(const Bytes& bytes, std::size_t tokens, std::size_t r
     return fits;
 }
 
-// More tasks at a time than any machine runs; the workspaces of so many can be counted.
+// More concurrent tasks than any machine runs; the bytes of this many workspaces do not overflow.
 inline constexpr std::size_t most_workers = std::size_t{1} << 16;
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// What a backend is, and the layer it prepares.
+// The concept of a backend, and the layer that a backend prepares.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -18,8 +18,8 @@
 
 TIFFIN_BEGIN
 
-// How a block is computed. An engine is what a backend makes of a block and its tensors: immutable,
-// with all weights in the form that the machine likes.
+// How a block is computed. A backend makes an engine from a block and its tensors: immutable,
+// with all weights in the backend's layout.
 template <class B, class Block>
 concept backend_for = block_policy<Block> && std::constructible_from < typename B::template engine<Block>,
 const Block&, binding > &&requires(const typename B::template engine<Block>& engine, std::size_t n,
@@ -30,15 +30,13 @@ const Block&, binding > &&requires(const typename B::template engine<Block>& eng
 
 // A block with its weights, ready to run: y = block(x, inputs).
 //
-// Shapes: x and y (T, d_model) f32, one token a row; inputs: token ids (T) int32, or empty where the
+// Shapes: x and y (T, d_model) f32, one token per row; inputs: token ids (T) int32, or empty if the
 //   block reads none; or token_inputs. Any T: calls of more tokens than the workspace holds run in pieces.
-//   y may be x, or the residual, row by row: they are copied first. It may overlap nothing else, nor them shifted.
-// Numerics: those of the backend. In `simd` a token's output is the same to the bit whatever batch
-//   it rides in and however many threads run.
+//   y may be x, or the residual, with the same rows: they are copied first. No other overlap is allowed.
+// Numerics: those of the backend. In `simd` a token's output is bit-identical at any batch size and number of threads.
 // Errors: errc::size, token_id, overlap, workspace, empty (moved from); found before y is written.
-//   errc::executor where the executor did not run each task once: y is then not to be used. The
-//   throwing forms (operator()) throw tiffin::error, the others return a status. What an executor throws
-//   passes.
+//   errc::executor if the executor did not run each task once: y is then invalid. The
+//   throwing forms (operator()) throw tiffin::error, the others return a status. Executor exceptions propagate.
 // Threads: const calls with a workspace each may run at the same time; the calls without one use
 //   the layer's own workspace and may not.
 // Cost: no allocation in a call.
@@ -49,7 +47,7 @@ class layer : public detail::layer_of_any_block {
         "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
 
 public:
-    // `workers` tasks at a time for executors that do not tell their concurrency.
+    // `workers`: concurrent tasks for executors that do not report their concurrency.
     layer(const Block& block, binding bound, std::size_t workers) : layer_of_any_block(bound.needs, workers) {
         using engine = typename Backend::template engine<Block>;
         static_assert(

@@ -1,4 +1,4 @@
-// What every layer is, whatever its block and backend: what handles all of them alike is compiled once.
+// The part of a layer that does not depend on its block or backend, compiled once.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -23,7 +23,7 @@ class workspace {
 public:
     workspace() = default;
     explicit workspace(std::size_t bytes) : buffer_(bytes) {}
-    // Of size 0 where there is no such memory.
+    // Of size 0 if the allocation fails.
     workspace(std::size_t bytes, const std::nothrow_t& none) noexcept : buffer_(bytes, none) {}
     [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
     operator std::span<std::byte>() noexcept { return {buffer_.data(), buffer_.size()}; }
@@ -34,11 +34,11 @@ private:
 
 namespace detail {
 
-// What every layer is, whatever its block and backend.
+// The part of a layer that does not depend on its block or backend.
 class layer_of_any_block {
 public:
-    // Makes the layer's own workspace one for `tokens` tokens in one piece; none for 0.
-    // Errors: errc::workspace where there is no memory for it.
+    // Sets the layer's own workspace: for `tokens` tokens in one piece; none for 0.
+    // Errors: errc::workspace if the allocation fails.
     status reserve(std::size_t tokens) {
         const std::size_t bytes = tokens ? workspace_bytes(tokens, workers_) : 0;
         workspace_ = workspace(bytes, std::nothrow);
@@ -50,20 +50,19 @@ public:
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
     // The width of y: d_model, but for a block with a width of its own (linear).
     [[nodiscard]] std::size_t outputs() const noexcept { return needs_.outputs; }
-    // Of the first ffn; d_model where there is none.
+    // Hidden features of the first ffn; d_model if there is none.
     [[nodiscard]] std::size_t d_ff() const noexcept { return needs_.d_ff; }
-    // Experts a token of the outermost part that routes; 0 where nothing does.
+    // Experts per token of the outermost part that routes; 0 if none routes.
     [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
-    // What calls have to bring.
+    // What calls must provide.
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
-    // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
+    // Names of the tensors that the layer keeps reading in the caller's memory; all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept { return needs_.in_place; }
-    // Bytes of weights in memory of the layer's own: packed, converted, or copied. Where the tensors they were made
-    // from stay in memory, these weights are there twice.
+    // Bytes of weights in the layer's own memory: packed, converted, or copied. If the tensors they were made from stay
+    // in memory, these weights are there twice.
     [[nodiscard]] std::size_t held_bytes() const noexcept { return needs_.held_bytes; }
 
-    // Bytes for a call of `tokens` tokens with `workers` tasks at a time, y being x or not; fewer make it run in
-    // pieces.
+    // Workspace bytes for a call of `tokens` tokens in one piece with `workers` concurrent tasks, in place or not.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         return engine_ ? copies(tokens).used() + engine_->workspace_bytes(tokens, workers) +
                              aligned_buffer::line - 1
@@ -124,7 +123,7 @@ protected:
     }
 
 private:
-    // Room for x, and the residual if it is read, where y is written over them.
+    // Room for copies of x, and of the residual if it is read, where y overwrites them.
     [[nodiscard]] arena<aligned_buffer::line> copies(std::size_t tokens) const noexcept {
         arena<aligned_buffer::line> areas;
         areas.take<float>(tokens * needs_.d_model);

@@ -13,17 +13,17 @@
 
 TIFFIN_BEGIN
 
-// What a layer keeps ready for the calls that bring no workspace of their own.
+// Options of the preparation, and of the workspace for calls that give none.
 struct prepare_options {
-    // Tokens computed in one piece; more run in several. 0: no workspace, every call brings one.
+    // Tokens computed in one piece; more run in several. 0: no workspace, every call gives one.
     // Reduced where it would take more than `workspace_limit` bytes.
     std::size_t tokens = 512;
     std::size_t workspace_limit = std::size_t{48} << 20;
-    // Tasks at a time for executors that do not tell their concurrency. 0: as many as the machine runs.
+    // Concurrent tasks for executors that do not report their concurrency. 0: the machine's hardware threads.
     std::size_t workers = 0;
-    // Who packs the weights. It must outlive the preparation alone.
+    // Runs the packing of the weights. It must outlive the preparation only.
     executor_ref execute = serially;
-    // Told how far it has come, after each tensor.
+    // Reports progress after each tensor.
     prepare_progress progress{};
 };
 
@@ -31,7 +31,7 @@ namespace detail {
 
 // Gives a layer its own workspace.
 inline status reserve(layer_of_any_block& prepared, std::size_t workers, const prepare_options& options) {
-    // So many that their bytes can be counted: a workspace grows at most as the tokens do.
+    // At most so many that the bytes do not overflow: a workspace grows at most as the tokens do.
     const std::size_t countable = ~std::size_t{0} / 4 / prepared.workspace_bytes(2, workers);
     std::size_t tokens = std::min(options.tokens, countable);
     while (tokens > 1 && prepared.workspace_bytes(tokens, workers) > options.workspace_limit) tokens /= 2;
@@ -67,10 +67,10 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
 //     simd<W, T>   tables and pools given in the format T;
 //     eigen        these, and dense weights, banks and routers given so in f32;
 //     reference    every tensor;
-//     cuda<F>      tensors of more than one number that lie on the device in F.
+//     cuda<F>      tensors of more than one value that lie on the device in F.
 // Errors: errc::missing_tensor, unused_tensor, duplicate_tensor, dtype, shape, value, naming the tensor;
-//   errc::option, naming the option; errc::workspace where prepare_options ask for more than there is;
-//   errc::executor where theirs did not run each task once.
+//   errc::option, naming the option; errc::workspace if the workspace of prepare_options cannot be allocated;
+//   errc::executor if the executor did not run each task once.
 //   prepare() throws tiffin::error; try_prepare() returns the failure instead.
 // Cost: one pass over the dense weights, and a packed copy of them in `simd`; tables are not copied
 //   unless their format or alignment is not the backend's.

@@ -1,4 +1,4 @@
-// The rows that came before a token in its sequence, kept by the caller from call to call.
+// The rows before a token in its sequence, kept by the caller between calls.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -10,11 +10,11 @@
 
 TIFFIN_BEGIN
 
-// The last rows of one sequence. Copies are independent: a beam that splits copies it.
+// The last rows of one sequence. Copies are independent: where a beam splits, it is copied.
 // Cost: rows + 1 + `undoable` rows of f32, allocated when it is made.
 class row_history {
 public:
-    // Of a token's row and `rows` before it; `undoable` tokens in a row may be taken back.
+    // For a token's row and the `rows` before it; up to `undoable` tokens can be taken back at a time.
     row_history(std::size_t rows, std::size_t width, std::size_t undoable = 0)
         : rows_(rows), width_(width), room_(rows + 1 + undoable), numbers_(room_ * width) {}
 
@@ -22,19 +22,19 @@ public:
     [[nodiscard]] std::size_t width() const noexcept { return width_; }
     // Tokens since the sequence began.
     [[nodiscard]] std::size_t length() const noexcept { return length_; }
-    // The row k places before the next token, k from 1 to rows + 1; null: before the sequence begins.
+    // The row k positions before the next token, k from 1 to rows + 1; null: before the sequence begins.
     [[nodiscard]] const float* before(std::size_t k) const noexcept {
         return k <= kept_ ? numbers_.data() + (length_ - k) % room_ * width_ : nullptr;
     }
-    // Adds a row that is to be written at once: it is in the place of the oldest.
+    // Adds a row that the caller must write at once: it reuses the memory of the oldest.
     [[nodiscard]] float* add() noexcept {
         kept_ = std::min(kept_ + 1, room_);
         return numbers_.data() + length_++ % room_ * width_;
     }
-    // Takes the last tokens back, such as those of a speculation that was rejected.
+    // Removes the last tokens, such as those of a rejected speculation.
     // Errors: errc::size for more tokens than can be undone, or than there are; nothing has changed then.
     status undo(std::size_t tokens) {
-        // Those before them have to be known still.
+        // The rows before them must still be stored.
         const std::size_t most = kept_ == length_ ? length_ : kept_ - rows_;
         if (tokens > most)
             return failure(errc::size, "tokens", "are ", tokens, " to be taken back; the history can undo ",
@@ -43,7 +43,7 @@ public:
         length_ -= tokens;
         return {};
     }
-    // A new sequence.
+    // Begins a new sequence.
     void reset() noexcept { kept_ = length_ = 0; }
 
 private:

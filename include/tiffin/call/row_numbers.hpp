@@ -1,4 +1,4 @@
-// The rows that tokens choose in a table, as the numbers that stores read.
+// The table rows that tokens choose, as the row indices that stores read.
 #pragma once
 
 #include <tiffin/bind/row_checks.hpp>
@@ -13,9 +13,9 @@
 
 TIFFIN_BEGIN
 
-// The number of each choice's row, so that the rows of a table that is declared gathered can be read for a call:
+// The row index of each choice, so that the rows of a gathered table can be read before a call:
 //
-//     n[t, i] = the row of choice i of token t; where it has none, the number before it, or 0: read, but not used
+//     n[t, i] = the row of choice i of token t; where it has none, the index before it, or 0: read, but not used
 //
 // Shapes: chosen, to (T, choices). Errors: errc::size. Source: docs/tables.md#rows-that-are-chosen.
 //
@@ -35,10 +35,10 @@ inline status row_numbers(std::span<const choice<float>> chosen, std::span<std::
     return {};
 }
 
-// The same of ids that have ranges of rows (see row_range), which are known before any layer runs.
+// The same for token ids that have ranges of rows (see row_range), which are known before any layer runs.
 // Shapes: ids (T), to (T, choices()), where choices() is the longest range, one at least.
-// Errors: errc::token_id, size; of of(): errc::dtype, shape, option.
-// Cost: two integers per id in memory; choices() numbers per token, whatever its own range.
+// Errors: errc::token_id, size; those of of(): errc::dtype, shape, option.
+// Cost: two integers per id in memory; choices() indices per token, whatever the length of its own range.
 // Source: L3; docs/tables.md#rows-that-are-chosen.
 //
 //     auto address = range_addresses::of(*weights.find("ranges"), table.shape().rows).or_throw();

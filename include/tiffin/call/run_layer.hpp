@@ -1,4 +1,4 @@
-// What a call of a layer does: checks, then pieces that the workspace holds, each by the layer's engine.
+// How a layer runs a call: checks, then pieces that fit the workspace, each run by the layer's engine.
 #pragma once
 
 #include <tiffin/call/call_checks.hpp>
@@ -26,9 +26,9 @@ TIFFIN_INLINE status layer_of_any_block::run(matrix_view<const float> x, const t
     const std::size_t room = memory.size() > skip ? memory.size() - skip : 0;
     const bool onto_x = is_same_matrix(x, y),
                onto_residual = needs_.residual && is_same_matrix(inputs.residual, y);
-    // Workers give way before tokens do, and both before the call fails.
+    // In a small workspace first the workers are reduced, then the tokens per piece; then the call fails.
     std::size_t workers = std::min(execute.concurrency() ? execute.concurrency() : workers_, most_workers);
-    // The same pieces whether rows are copied or not.
+    // The same pieces whether x and the residual are copied or not.
     const auto bytes = [&](std::size_t count) noexcept {
         return copies(count).used() + engine_->workspace_bytes(count, workers);
     };

@@ -1,4 +1,4 @@
-// A short convolution over the tokens of a sequence: what Engram does with its gated values.
+// A short convolution over the tokens of a sequence: Engram applies it to its gated values.
 #pragma once
 
 #include <tiffin/activation/silu.hpp>
@@ -17,18 +17,18 @@
 
 TIFFIN_BEGIN
 
-// Each feature by itself, over the token and those before it in its sequence:
+// Per feature, over the token and those before it in its sequence:
 //
 //     u_t = rms(v_t),   y_t = v_t + silu(sum over j < K of w[j] u_(t - (K - 1 - j) dilation))
 //
-// where what lies before the sequence is 0. The caller owns the past, a row_history per sequence: any number of sequences
-// in one call, rows taken back after a rejected speculation, a new sequence after an end-of-sequence id.
+// where rows before the sequence are 0. The caller owns the past rows, a row_history per sequence: any number of
+// sequences in one call, rows taken back after a rejected speculation, a new sequence after an end-of-sequence id.
 // Shapes: v, y (T, width), y may be v; `conv.weight` (width, K) or (width, 1, K), the token itself last;
 //   `conv_norm.weight` (width).
-// Numerics: the sum of squares in double, the rest in f32, j ascending: the same to the bit in whatever batch.
-// Errors: errc::missing_tensor, shape, dtype, option (a dilation of 0, or one whose past has more bytes than 64 bits count)
+// Numerics: the sum of squares in double, the rest in f32, j ascending: bit-identical at any batch size.
+// Errors: errc::missing_tensor, shape, dtype, option (a dilation of 0, or one whose past rows overflow 64-bit sizes)
 //   when it is prepared; errc::size at a call, before y is written or a history has changed.
-// Threads: immutable; calls with different histories may run at the same time. Cost: 2 K + 10 FLOPs per number, K rows
+// Threads: immutable; calls with different histories may run at the same time. Cost: 2 K + 10 FLOPs per value, K rows
 //   read; a task per worker, each of whole sequences; no allocation.
 // Source: Engram; docs/layers.md#engram.
 //
@@ -38,7 +38,7 @@ TIFFIN_BEGIN
 //     convolution(v, sequence_of_token, past, v).or_throw();
 class short_convolution {
 public:
-    // `prefix`: of the tensors' names; other tensors may be among those given.
+    // `prefix`: that of the tensors' names; `given` may hold other tensors too.
     static result<short_convolution> prepare(const weights& given, std::size_t dilation,
                                              float eps = rms{}.eps, const std::string& prefix = "") {
         if (dilation == 0) return failure(errc::option, "dilation", "is 0; it is 1 or more");
@@ -63,7 +63,7 @@ public:
         if ((*norm)->shape != shape(of[0]))
             return failure(errc::shape, prefix + "conv_norm.weight", "has shape ", to_string((*norm)->shape),
                            "; it must be (", of[0], "), as conv.weight has ", of[0], " features");
-        std::size_t numbers = dilation;  // of a sequence's past
+        std::size_t numbers = dilation;  // of a sequence's past rows
         for (const std::size_t more : {of[of.rank() - 1], of[0], sizeof(float)})
             if (__builtin_mul_overflow(numbers, more, &numbers))
                 return failure(errc::option, "dilation", "is ", dilation, "; the bytes of a past of ",
@@ -72,12 +72,12 @@ public:
     }
 
     [[nodiscard]] std::size_t width() const noexcept { return width_; }
-    // The past of a sequence, of which `undoable` tokens may be taken back.
+    // The history of one sequence, of which `undoable` tokens may be taken back.
     [[nodiscard]] row_history make_history(std::size_t undoable = 0) const {
         return {(taps_ - 1) * dilation_, width_, undoable};
     }
 
-    // Token t belongs to histories[sequence_of[t]], which goes on by it; the tokens of a sequence come in their order.
+    // Token t belongs to, and is added to, histories[sequence_of[t]]; the tokens of a sequence are in order.
     status operator()(const matrix_view<const float>& v, std::span<const std::uint32_t> sequence_of,
                       std::span<row_history> histories, const matrix_view<float>& y,
                       executor_ref execute = serially) const {

@@ -1,4 +1,4 @@
-// A router by itself: the experts of tokens, or their rows, before anything is read for them.
+// A router by itself: chooses experts or table rows before anything is read for them.
 #pragma once
 
 #include <tiffin/call/prepare.hpp>
@@ -13,12 +13,12 @@
 
 TIFFIN_BEGIN
 
-// The experts, or rows, that tokens choose, and their weights: what a layer with this router records as its routes, so
-// that no more than the chosen rows have to be there when the layer runs (see pool_schedule, sharded_pool). A table of
-// rows that product keys choose is to pool_schedule a pool of one id, and of as many experts as rows.
+// The experts, or rows, that tokens choose, and their weights: the routes that a layer with this router records. With
+// it only the chosen rows need to be in memory when the layer runs (see pool_schedule, sharded_pool). For
+// pool_schedule, a table whose rows product keys choose is a pool of one token id, with an expert per row.
 // Shapes: x (T, d_model), T up to the `tokens` of prepare(); the router's tensors; chosen (T, choices()), best first.
-// Numerics: those of a layer of the same backend, to the bit, whatever its formats; on `eigen`, whose sums depend on it,
-//   in calls of as many tokens and workers.
+// Numerics: bit-identical to those of a layer of the same backend, whatever its formats; on `eigen`, whose sums depend
+//   on it, only in calls of as many tokens and workers.
 // Errors: those of prepare() and of the router; errc::size.
 // Threads: one call at a time. Cost: the router's, and a copy of x; no allocation in a call.
 // Source: MoRT Sec. 3.3.2; docs/layers.md#mort, #product-keys.
@@ -33,7 +33,7 @@ class token_router {
         "is known without it");
 
 public:
-    // `prefix`: of the tensors' names; other tensors may be among those given.
+    // `prefix`: that of the tensors' names; `given` may hold other tensors too.
     static result<token_router> prepare(const Router& router, const weights& given, const Backend& backend,
                                         const prepare_options& options = {}, const std::string& prefix = "") {
         const routes_of<Router> block{router};
@@ -72,7 +72,7 @@ private:
 
     layer<routes_of<Router>, Backend> layer_;
     std::size_t tokens_;
-    std::vector<float> copy_;  // of x, which the layer writes
+    std::vector<float> copy_;  // of x, which the layer overwrites
 };
 
 TIFFIN_END

@@ -1,4 +1,4 @@
-// A formula as a list of ops, evaluated over blocks of tokens and features that a first-level cache holds.
+// A formula as a list of ops, evaluated over blocks of tokens and features that fit a first-level cache.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -16,25 +16,25 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// Where an op finds the values of an operand.
+// Where the values of an operand are stored.
 struct value_ref {
     enum class from : std::uint8_t {
-        sum,       // of products, by the weight's number
-        last,      // the last step of a chain, which the formula stands above
-        row,       // a row tensor, by its number
-        state,     // a row in the token's state, from `index` on
-        scale,     // a number in the token's state
-        vector,    // `numbers`
-        number,    // the one at `numbers`
-        zeros,     // of a tensor that is not given
-        temporary  // what an op before it left
+        sum,       // product sums of a weight, by its index
+        last,      // output of a chain's last step, whose epilogue the formula is
+        row,       // a row tensor, by its index
+        state,     // a row in the per-token state, from `index` on
+        scale,     // a float in the per-token state
+        vector,    // `numbers`, one value per feature
+        number,    // the scalar at `numbers`
+        zeros,     // zeros for an absent tensor
+        temporary  // the output of an earlier op
     };
     from where = from::temporary;
     std::uint32_t index = 0;
     const float* numbers = nullptr;
 };
 
-// What a formula stands on: the sums of products, the last step of a chain, or neither.
+// The input of a formula besides its tensors: product sums, the output of a chain's last step, or neither.
 struct formula_input {
     const product_sums* sums = nullptr;
     const value_block* last = nullptr;
@@ -43,10 +43,10 @@ struct formula_input {
 template <class Machine>
 class block_formula {
 public:
-    std::size_t products = 0;  // sums that it reads
+    std::size_t products = 0;  // weights whose sums it reads
     std::vector<row_tensor> rows;
 
-    // Adds an op, and tells where its value is found. What it reads of temporaries is free after it.
+    // Adds an op and returns where its value is stored. Temporaries among its operands are free after it.
     value_ref add(op_function<float> op, const void* policy, const std::vector<value_ref>& in) {
         for (const value_ref& v : in)
             if (v.where == value_ref::from::temporary) used_[v.index] = false;
@@ -60,7 +60,7 @@ public:
         operands_.insert(operands_.end(), in.begin(), in.end());
         return {value_ref::from::temporary, out, nullptr};
     }
-    // The value of the whole. It comes of an op: of a copy, where it is somebody else's.
+    // Sets the result. A value that the last op did not compute is copied by one more op.
     void end_with(const value_ref& value) {
         if (steps_.empty() || value.where != value_ref::from::temporary || value.index != steps_.back().out)
             add(&plan_detail::copy<Machine>, nullptr, {value});
@@ -68,20 +68,20 @@ public:
             static_cast<std::uint32_t>(std::min(block_numbers, room_numbers / (used_.size() + widest_)));
     }
 
-    // Features of a place, at most: of few tokens more than products have.
+    // Most features of a one-token block, a multiple of 256; may exceed finished_at_once.
     [[nodiscard]] std::size_t features_at_once() const noexcept { return at_once_ / 256 * 256; }
     [[nodiscard]] bool is_empty() const noexcept { return steps_.empty(); }
-    // Asks the cache for the rows that are read at a place.
+    // Prefetches the rows that a block reads.
     void prefetch(const formula_call<Machine>& of, const place_of_block& at) const noexcept {
         for (const row_tensor& r : rows)
             for (std::size_t i = 0; i < at.tokens; ++i) r.prefetch(of, at.token + i, at.feature, at.features);
     }
 
-    // Evaluates it at a place, and hands the values on.
+    // Evaluates the formula over a block and passes the values to the sink.
     void run(const formula_call<Machine>& of, const place_of_block& at, const formula_input& input,
              const block_sink& to) const noexcept {
         if (at.tokens == 1) {
-            // Between two blocks of one token lie the weights of the next: time to fetch the row's next features.
+            // With one token, weights are read between two blocks: time to fetch the row's next features.
             prefetch(of, {at.token, 1, at.feature + at.features, at.features});
             return run_block(of, at, at.token, input, to);
         }
@@ -99,7 +99,7 @@ public:
     }
 
 private:
-    // For as many features as products finish, of every temporary and operand that there can be.
+    // Room for finished_at_once features of all temporaries and operands that a formula can have.
     static constexpr std::size_t room_numbers =
         (plan_detail::most_values + plan_detail::most_operands) * finished_at_once;
     static constexpr std::size_t most_tokens = 64;
@@ -107,9 +107,9 @@ private:
     struct step {
         op_function<float> run;
         const void* policy;
-        std::uint32_t first;  // of its operands
+        std::uint32_t first;  // its first operand
         std::uint16_t operands;
-        std::uint16_t out;  // temporary
+        std::uint16_t out;  // a temporary
     };
     static constexpr std::size_t padded(std::size_t features) noexcept { return (features + 15) / 16 * 16; }
     [[nodiscard]] bool has_last_sum() const noexcept { return products > 1 && products % 2 == 1; }
@@ -120,8 +120,8 @@ private:
         const float* row_begins[plan_detail::most_operands][most_tokens];
         const std::size_t width = padded(at.features), area = at.tokens * width;
         const std::size_t panel = input.sums != nullptr ? input.sums->first.outputs : at.features;
-        const std::size_t skipped = at.token - first_token;  // tokens of the input
-        // Operand number k of an op.
+        const std::size_t skipped = at.token - first_token;  // of the input's tokens
+        // Operand k of an op.
         const auto find = [&](const value_ref& v, std::size_t k) -> operand<float> {
             float* const free = room + (used_.size() + k) * area;
             switch (v.where) {
@@ -156,7 +156,7 @@ private:
                 to.put({at.token, at.tokens, at.feature, at.features, call.out, width});
         }
     }
-    // The sums of a weight. Those of an odd number's last one are in panels of their own, and are copied.
+    // The sums of a weight. The last weight of an odd number has panels of its own, whose sums are copied.
     operand<float> sum(const product_sums& all, std::size_t weight, std::size_t token,
                        const place_of_block& at, std::size_t panel, float* room) const noexcept {
         const weight_sums& first = all.first;
@@ -173,12 +173,12 @@ private:
     }
 
     alignas(64) static constexpr float zeros[block_numbers] = {};
-    // Side by side: between two blocks weights have pushed them out of the caches.
+    // Contiguous: the weights read between two blocks evict them from the caches.
     std::vector<step> steps_;
     std::vector<value_ref> operands_;
-    std::vector<std::uint8_t> used_;  // temporaries, whether one holds a value
-    std::uint32_t widest_ = 1;        // operands of an op, at most
-    std::uint32_t at_once_ = 0;       // numbers of a block
+    std::vector<std::uint8_t> used_;  // per temporary: whether it holds a value
+    std::uint32_t widest_ = 1;        // most operands of an op
+    std::uint32_t at_once_ = 0;       // most values of a block
 };
 
 }  // namespace cpu_detail

@@ -1,4 +1,4 @@
-// Where blocks of computed values go.
+// Sinks: the destinations of blocks of computed values.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -13,26 +13,26 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// Values of some tokens at some features: those of a token side by side.
+// Values of some tokens and features; those of one token are contiguous.
 struct value_block {
     std::size_t token, tokens;
     std::size_t feature, features;
     const float* data;
-    std::size_t step;  // from one token's to the next one's
+    std::size_t step;  // floats from one token to the next
 };
 
-// Takes every block of a result once, on any thread.
+// Receives every block of a result exactly once, on any thread.
 class block_sink {
 public:
     virtual void put(const value_block& values) const noexcept = 0;
-    // Where the values from this token and feature on may be written at once, in whole registers; null: nowhere.
+    // Memory for the values from this token and feature on, written directly in whole registers; null: none.
     [[nodiscard]] virtual float* place(std::size_t /*token*/, std::size_t /*feature*/,
                                        std::size_t /*features*/, std::size_t& /*step*/) const noexcept {
         return nullptr;
     }
-    // Features that may be put at once.
+    // Most features of a block that may be put.
     [[nodiscard]] virtual std::size_t features_at_once() const noexcept { return finished_at_once; }
-    // These tokens come next: asks the cache for what will be read of them.
+    // Prefetches what put() will read for these tokens, which are next.
     virtual void prefetch(std::size_t /*token*/, std::size_t /*tokens*/, std::size_t /*feature*/,
                           std::size_t /*features*/) const noexcept {}
 
@@ -40,7 +40,7 @@ protected:
     ~block_sink() = default;
 };
 
-// One token's values, from a place in memory on.
+// Writes one token's values to contiguous memory.
 class memory_sink final : public block_sink {
 public:
     explicit memory_sink(float* to) noexcept : to_(to) {}
@@ -53,7 +53,7 @@ private:
     float* to_;
 };
 
-// Rows of f32: of y, of a part's sum, of the workspace.
+// Writes rows of f32: of y, of a partial sum, of the workspace.
 template <class Machine>
 class row_sink final : public block_sink {
 public:
@@ -78,7 +78,7 @@ private:
     output_rows to_;
 };
 
-// Rows that products read.
+// Writes activations that products read.
 template <class Machine>
 class buffer_sink final : public block_sink {
 public:

@@ -1,4 +1,4 @@
-// Parts computed one after the other, for whole rows.
+// A chain: parts computed one after the other, each for whole token rows.
 #pragma once
 
 #include <tiffin/cpu/stage.hpp>
@@ -12,7 +12,7 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// The rows of each part are what the next one reads; those of the last go where the caller says.
+// The output rows of a part are the input of the next; those of the last part go to the caller's sink.
 template <class Machine>
 class chain {
     using arena = detail::arena<64>;
@@ -51,8 +51,8 @@ public:
     }
 
 private:
-    // Rows that part i writes and the next one reads: between products in the form that the second wants, where nothing
-    // else wants them.
+    // Rows that part i writes and the next part reads; stored rounded to the format of the next part's products where
+    // nothing else reads them.
     buffer buffer_after(std::size_t i, arena& areas, std::size_t tokens) const noexcept {
         buffer made{nullptr, tokens, widths_[i]};
         if constexpr (requires { made.rounded; })

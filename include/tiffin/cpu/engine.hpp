@@ -1,4 +1,4 @@
-// The rows of a source of a plan, put where they belong: a whole layer, an expert, what is left for a formula above.
+// Computes the output rows of a plan's source: of a whole layer, an expert, or rows precomputed for a formula.
 #pragma once
 
 #include <tiffin/cpu/mixture.hpp>
@@ -16,7 +16,7 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// Of a formula, or of a chain.
+// Rows of a formula or a chain.
 template <class Machine>
 class rows_of_formula final : public source_rows<Machine> {
 public:
@@ -36,8 +36,8 @@ private:
     stage<Machine> stage_;
 };
 
-// Rows of `to` that are computed in several steps: themselves where they can hold what is not complete, else rows of the
-// workspace that are put there at the end.
+// Rows of `to` that are computed in several steps: in place where `to` can hold partial sums, else in rows of the
+// workspace that end() writes to `to`.
 template <class Machine>
 class pending_rows {
 public:
@@ -58,7 +58,7 @@ private:
     std::size_t width_;
 };
 
-// A source that reads the residual in x's place.
+// A source that reads the residual instead of x.
 template <class Machine>
 class rows_on_residual final : public source_rows<Machine> {
 public:
@@ -85,7 +85,7 @@ private:
     std::unique_ptr<const source_rows<Machine>> inner_;
 };
 
-// The rows of this call are left for a later one, those of an earlier one are delivered.
+// Stores the rows of this call for a later one and outputs those of an earlier one.
 template <class Machine>
 class delayed_rows final : public source_rows<Machine> {
 public:
@@ -117,7 +117,7 @@ private:
     std::unique_ptr<const source_rows<Machine>> inner_;
 };
 
-// Parts one after the other, each added to what the ones before it left.
+// The sum of parts, computed one after the other.
 template <class Machine>
 class summed_rows final : public source_rows<Machine> {
 public:
@@ -176,7 +176,7 @@ constexpr role_functions<Machine> describe_role() noexcept {
 template <class Machine, detail::node_role Role>
 constinit const role_functions<Machine> functions_of<Machine, Role>::value = describe_role<Machine, Role>();
 
-// A whole layer: the rows of a block, from x to y.
+// A whole layer: y = block(x).
 template <class Machine>
 class layer_of_plan {
 public:
@@ -208,7 +208,7 @@ void layer_of_plan<Machine>::run(const call_arguments& call) const {
     rows_->run(call, Machine::inputs(call, call.x, room), areas.rest(), call.to);
 }
 
-// What a prepared block is computed with.
+// The executable form of a prepared block.
 template <class Machine, block_policy Block>
 class engine {
 public:

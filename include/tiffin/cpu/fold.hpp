@@ -1,4 +1,4 @@
-// A source that depends on nothing but the token id, worked out for every id once: a table.
+// Folding: a source that depends on the token id alone, computed once per id into a table.
 #pragma once
 
 #include <tiffin/bind/binder.hpp>
@@ -21,7 +21,7 @@
 
 TIFFIN_BEGIN
 
-// What fold() makes: rows (vocab, width), one a token id. A type of its own, so that it is not folded again.
+// The result of fold(): table rows (vocab, width), one per token id. Its own type, so that it is not folded again.
 struct folded_table {
     std::vector<float> rows;
     std::size_t vocab = 0;
@@ -30,12 +30,12 @@ struct folded_table {
     [[nodiscard]] tensor_view view() const noexcept { return {rows.data(), dtype::f32, {vocab, width}}; }
 };
 
-// Told how many rows are done, of how many.
+// Reports progress: rows done, and rows in all.
 using fold_progress = std::function<void(std::size_t done, std::size_t rows)>;
 
 namespace detail {
 
-// Whether a source reads x, or what a call gives beside it. In a chain only the first part reads what the chain reads.
+// Whether a source reads x or another input of the call. In a chain only the first part reads the chain's input.
 constexpr bool depends_on_call(const node_kind& kind, bool reads_x = true) noexcept {
     for (const node_tensor& t : kind.tensors) {
         if (t.kind == tensor_kind::given || reads_row(t.kind)) return true;
@@ -98,10 +98,10 @@ inline result<folded_table> fold_plan(const plan_node& source, const weights& gi
 
 // Folds a source: table[t] = Source(t) for every token id t.
 // Shapes: the source's tensors by name under `prefix`, the result (vocab, width).
-//   Other tensors may be given and are left alone.
-// Numerics: those of `simd`, to the bit: a layer with the folded table gives what the layer with the
-//   source gives. Errors: those of prepare().
-// Cost: the source once per row; the table, the packed weights of the source and 64 rows of its steps.
+//   Other tensors in `given` are ignored.
+// Numerics: those of `simd`, to the bit: a layer with the folded table computes the bits of the layer with the
+//   source. Errors: those of prepare().
+// Cost: evaluates the source once per row; memory for the table, the packed source and the workspace of 64 rows.
 // Source: MeKi Eq. 10, ReToken Eq. 8; docs/layers.md#folding.
 //
 //     auto table = fold(trained_memory<>{}, weights);

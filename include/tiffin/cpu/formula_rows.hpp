@@ -1,4 +1,4 @@
-// The rows that a formula reads: of tables, of what a router chose, of what comes with a call.
+// The rows that a formula reads: table rows, rows chosen by a router, token rows given with the call.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -17,40 +17,40 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// A call as the formula of a source sees it: its tokens, what the source reads, and their state.
+// A call as the formula of a source reads it: its tokens, the source's input and the per-token state.
 template <class Machine>
 struct formula_call {
     const call_arguments& call;
     typename Machine::activations in;
     float* state;
-    std::size_t state_numbers;  // of a token
+    std::size_t state_numbers;  // floats per token
 
     [[nodiscard]] const float* state_of(std::size_t t) const noexcept { return state + t * state_numbers; }
 };
 
-// Some tokens and features of a call.
+// A block: some tokens and features of a call.
 struct place_of_block {
     std::size_t token, tokens;
     std::size_t feature, features;
 };
 
-// One tensor of rows.
+// A tensor whose rows a formula reads.
 struct row_tensor {
     tensor_kind kind;
     const std::byte* numbers = nullptr;
     row_format format{};
     std::size_t width = 0;
-    std::size_t gathered = 0;     // 0, or which of the call's tables
-    std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
+    std::size_t gathered = 0;     // 0, or the number of the gathered table, from 1 on
+    std::size_t expert_step = 0;  // pool, chosen_rows: elements from one expert's row to the next
     std::size_t choices = 0;
-    std::size_t state = 0;  // where the choices begin in a token's state
+    std::size_t state = 0;  // offset of the choices in the per-token state
     const packed_bank* bank = nullptr;
     std::size_t rank = 0;
 
     [[nodiscard]] const choice<float>* chosen(const float* token_state) const noexcept {
         return reinterpret_cast<const choice<float>*>(token_state + state);
     }
-    // Calls visit(row, weight) for the rows of token t.
+    // Calls visit(row, weight) for each row that token t reads.
     template <class Machine, class Visit>
     void each(const formula_call<Machine>& of, std::size_t t, const Visit& visit) const noexcept {
         const call_arguments& call = of.call;
@@ -80,8 +80,8 @@ struct row_tensor {
     }
 };
 
-// What an op reads of a tensor at a place: rows as they lie, where they are whole registers of f32; else a copy in
-// `room`, features side by side in `step` numbers per token. `rows` has room for a pointer per token.
+// Reads a tensor's rows of a block for an op: in place where they are whole registers of f32, else copied to `room`,
+// `step` floats per token. `rows` has room for one pointer per token.
 template <class Machine>
 class row_reader {
 public:
@@ -108,7 +108,7 @@ public:
     }
 
 private:
-    // Of a tensor that has one row for each token, in f32.
+    // The f32 row of token t, of a tensor with one row per token.
     [[nodiscard]] const float* row(std::size_t t) const noexcept {
         const call_arguments& call = of_.call;
         switch (tensor_.kind) {
@@ -153,7 +153,7 @@ private:
             }
         });
     }
-    // The sum of B_e z over the choices e, z the rank numbers behind them.
+    // The sum over the choices e of w_e B_e z_e; z_e = A_e x, the rank-r intermediate, is stored after the choices.
     void mix_bank(std::size_t t, float* to) const noexcept {
         const choice<float>* const chosen = tensor_.chosen(of_.state_of(t));
         const float* const z = of_.state_of(t) + tensor_.state + 2 * tensor_.choices;

@@ -1,4 +1,4 @@
-// What a formula of a plan keeps of its tensors, and the ops that read them.
+// The tensors that a formula of a plan keeps, and the ops that read them.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -26,15 +26,15 @@ namespace cpu_detail {
 template <class Machine>
 class formula_tensors {
 public:
-    // What a node has in a token's state: the row that is left for it (of its part, if it is a norm), the number that
-    // scales its row, choices.
+    // A node's part of the per-token state: its precomputed row (its part's, if it is a norm), the scale of its row,
+    // its choices.
     struct node_state {
         std::uint32_t row = 0, scale = 0;
         std::size_t choices_at = 0, choices = 0, rank = 0;
         bool has_row = false;
     };
 
-    // Room in a token's state.
+    // Reserves floats in the per-token state and returns their offset.
     std::uint32_t take_state(std::size_t numbers) noexcept {
         return static_cast<std::uint32_t>(
             std::exchange(state_numbers_, state_numbers_ + (numbers + 15) / 16 * 16));
@@ -42,7 +42,7 @@ public:
     [[nodiscard]] std::size_t state_numbers() const noexcept { return state_numbers_; }
     node_state& state_of(const plan_node& node) { return nodes_[&node].state; }
 
-    // Keeps the tensors of a node, whose state is known. `sums`: the number of its first projection.
+    // Keeps the tensors of a node of known state. `sums`: the index of its first projection, advanced past its last.
     void keep(const plan_node& node, const bound_node& bound, std::size_t width, std::uint32_t& sums,
               const preparation& how) {
         kept_node& kept = nodes_[&node];
@@ -50,18 +50,18 @@ public:
             kept.own.push_back(
                 keep(node.kind->tensors[i].kind, bound.tensors[i], kept.state, width, sums, how));
     }
-    // Adds the ops of a node to a formula, and tells where its value is found. `last`: the chain that the formula
-    // stands above.
+    // Adds the ops of a node to a formula and returns where its value is stored. `last`: the chain whose epilogue the
+    // formula is.
     value_ref add_ops(const plan_node& node, const plan_node* last, block_formula<Machine>& to) const;
 
-    // Of the plan nothing is kept.
+    // Drops the pointers to plan nodes, once the formula is complete.
     void forget_nodes() noexcept { nodes_.clear(); }
 
 private:
     struct kept_tensor {
         bool is_absent = true;  // it has no value
         value_ref value{};
-        row_tensor row{};  // where the value is a row's
+        row_tensor row{};  // where value.where is row
     };
     struct kept_node {
         node_state state;
@@ -167,7 +167,7 @@ value_ref formula_tensors<Machine>::add_ops(const plan_node& node, const plan_no
             for (const kept_tensor& t : kept.own) in.push_back(value_of(t, to));
             in.insert(in.end(), parts.begin(), parts.end());
         } else {
-            // Of a norm or a gated row: the value, what scales it, a norm's weight.
+            // Operands of a norm or a gated row: the value, its scale, a norm's weight.
             in = parts;
             if (scaled) in.push_back({from::scale, kept.state.scale, nullptr});
             for (std::size_t i = 2; scaled && i < kept.own.size(); ++i)

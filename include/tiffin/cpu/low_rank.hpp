@@ -1,4 +1,4 @@
-// The rank numbers of a low-rank bank, computed once per token before a formula.
+// The inner half of a low-rank bank: A_e x, the rank-r intermediate, computed once per token before a formula.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -18,9 +18,9 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// Tokens sorted by the expert that was chosen for them, `choices` experts per token.
+// Tokens sorted by the expert chosen for them, `choices` experts per token.
 struct grouped_tokens {
-    std::uint32_t* order;   // (tokens * choices): token * choices + which, expert by expert
+    std::uint32_t* order;   // (tokens * choices): token * choices + choice, grouped by expert
     std::uint32_t* starts;  // (experts + 1)
 
     static grouped_tokens lay_out(detail::arena<64>& areas, std::size_t tokens, std::size_t choices,
@@ -47,7 +47,7 @@ struct grouped_tokens {
     }
 };
 
-// The bank A: rank numbers per token and choice, each expert's weights read once for all its tokens.
+// Multiplies by the bank A: rank values per token and choice; each expert's weights are read once for all its tokens.
 template <class Machine>
 class low_rank_stage {
 public:
@@ -75,7 +75,7 @@ public:
         return areas.used();
     }
 
-    // Writes (A_e x)[r] of choice i of token t behind the choices of t, to number i * rank + r.
+    // Stores (A_e x)[r] of choice i of token t after the choices of t, at index i * rank + r.
     void run(const call_arguments& call, const activations& in, std::byte* memory,
              const engine_detail::chosen_experts& chosen) const {
         detail::arena<64> areas(memory);

@@ -19,7 +19,7 @@ namespace cpu_detail {
 template <class Machine>
 class pending_rows;
 
-// The shared block first, then the experts by ascending number, each for the tokens that chose it.
+// The shared block first, then the experts by ascending index, each for the tokens that chose it.
 template <class Machine>
 class mixture_rows final : public source_rows<Machine> {
     using arena = detail::arena<64>;
@@ -67,7 +67,7 @@ private:
     struct grouped {
         chosen_experts chosen;
         grouped_tokens groups;
-        typename Machine::buffer in;  // of one expert, as the next three
+        typename Machine::buffer in;  // of the current expert, as are the next three
         std::uint32_t* in_rows;
         std::uint32_t* out_rows;
         float* weights;
@@ -103,7 +103,7 @@ private:
         inner.tokens = count;
         typename Machine::buffer gathered = at.in;
         gathered.tokens = count;
-        // Where all tokens chose it, in their order, it reads what the mixture reads.
+        // An expert that all tokens chose, in their order, reads the mixture's input directly.
         if (count < call.tokens)
             for_tokens(inner, sizes_.inputs,
                        [&](std::size_t i) noexcept { Machine::copy_token(in, token(i), gathered, i); });

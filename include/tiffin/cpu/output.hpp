@@ -1,4 +1,4 @@
-// Rows of y, written over or added to, and tasks that share tokens.
+// Writes output rows, by assignment or accumulation, and splits the tokens of a call among tasks.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -24,7 +24,7 @@ void put(const output_rows& to, std::size_t token, std::size_t feature, typename
     Machine::store(value, at, count);
 }
 
-// Splits the tokens of a call among tasks where there is enough to do to pay for the hand-over: work(first, end).
+// Splits the tokens of a call among tasks where the work outweighs the hand-over: work(first, end).
 template <class Work>
 void for_token_ranges(const call_arguments& call, std::size_t numbers_per_token, const Work& work) {
     const std::size_t worth = call.tokens * numbers_per_token / 32768;
@@ -35,7 +35,7 @@ void for_token_ranges(const call_arguments& call, std::size_t numbers_per_token,
     };
     call.execute(tasks, task_ref(share));
 }
-// The same, token by token.
+// The same, per token: work(token).
 template <class Work>
 void for_tokens(const call_arguments& call, std::size_t numbers_per_token, const Work& work) {
     for_token_ranges(call, numbers_per_token, [&](std::size_t first, std::size_t end) noexcept {
@@ -43,7 +43,7 @@ void for_tokens(const call_arguments& call, std::size_t numbers_per_token, const
     });
 }
 
-// Rows computed elsewhere, put in their place: value(token, feature, count) gives a register of them.
+// Writes rows computed elsewhere to `to`: value(token, feature, count) returns a register of them.
 template <class Machine, class Value>
 void put_rows(const call_arguments& call, const output_rows& to, std::size_t width, const Value& value) {
     for_tokens(call, width, [&](std::size_t t) noexcept {

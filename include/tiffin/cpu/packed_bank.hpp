@@ -1,4 +1,4 @@
-// The outer half of a low-rank bank, as the host reads it.
+// The outer half B of a low-rank bank, packed for the host.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -11,7 +11,7 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// Features of a bank that lie together, so that a group of panels reads one piece of an expert.
+// Features of a bank stored together, so that a group of panels reads one contiguous piece per expert.
 inline constexpr std::size_t bank_group = 128;
 
 // B (experts, outputs, rank) as (group of features, expert, r, feature), the last group filled with 0.
@@ -34,7 +34,7 @@ public:
         how.hold(numbers_.size());
         how.done(b);
     }
-    // Of rank number 0; those of the next ones lie bank_group numbers on.
+    // The values of rank index 0; those of each next index follow bank_group floats later.
     [[nodiscard]] const float* at(std::size_t expert, std::size_t feature) const noexcept {
         const std::size_t group = feature / bank_group * experts_ + expert;
         return numbers_.as<float>() + group * rank_ * bank_group + feature % bank_group;

@@ -1,4 +1,4 @@
-// Sums of products where a formula reads them, and what products know of the formula: a function to call.
+// Sums of products as a formula reads them, and the epilogue that products call.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -11,31 +11,31 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// The sums of some tokens and some outputs of a weight. Adjacent outputs lie side by side, `outputs` of them at most.
+// The sums of some tokens and outputs of one weight, in panels of at most `outputs` adjacent, contiguous outputs.
 struct weight_sums {
     const float* data;
     std::size_t outputs;
-    std::size_t token_step;  // numbers from one token's to the next one's
-    std::size_t panel_step;  // from adjacent outputs to the next ones
+    std::size_t token_step;  // floats from one token to the next
+    std::size_t panel_step;  // floats from one panel to the next
 
     [[nodiscard]] const float* at(std::size_t token, std::size_t output) const noexcept {
         return data + output / outputs * panel_step + token * token_step + output % outputs;
     }
 };
 
-// Of several weights, which are multiplied two by two.
+// The sums of several weights, which are multiplied in pairs.
 struct product_sums {
     weight_sums first;        // weight 0
-    std::size_t weight_step;  // from it to weight 1
-    std::size_t pair_step;    // from two weights to the next two
-    weight_sums last;         // of an odd number of weights the last, where it is not the first
+    std::size_t weight_step;  // floats from weight 0 to weight 1
+    std::size_t pair_step;    // floats from one pair of weights to the next
+    weight_sums last;         // of the last weight of an odd number, where it is not the first
 };
 
-// Outputs that are finished together: at most so many; and numbers of a block that a formula is evaluated over.
+// Most outputs that are finished together; most values of a block that a formula is evaluated over.
 inline constexpr std::size_t finished_at_once = 256, block_numbers = 1024;
 
-// What is done with sums as soon as they are there: finish(first token, tokens, first output, outputs, sums), on any
-// thread, for every token and output once. A reference: it must outlive the products' run.
+// An epilogue, called as soon as sums are complete: finish(first token, tokens, first output, outputs, sums), on any
+// thread, once for every token and output. A reference: the function must outlive the products' run.
 class epilogue_ref {
 public:
     template <class Finish>

@@ -1,4 +1,4 @@
-// A leaf with a router: its route, and the rank numbers of the experts chosen.
+// The per-token step of a routed leaf: its route, and A_e x of the chosen experts.
 #pragma once
 
 #include <tiffin/cpu/low_rank.hpp>

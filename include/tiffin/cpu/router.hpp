@@ -1,4 +1,4 @@
-// What a router of a plan chooses for each token: experts, or rows.
+// A router of a plan: chooses experts or table rows for each token.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -24,7 +24,7 @@ namespace cpu_detail {
 
 using engine_detail::chosen_experts;
 
-// Routes that a call wants to know.
+// Copies the routes to the call's route buffer, if it has one.
 inline void record(const call_arguments& of, const chosen_experts& chosen) noexcept {
     for (std::size_t t = 0; of.routes != nullptr && t < of.tokens; ++t)
         std::copy_n(chosen.of(t), chosen.choices, of.routes + t * chosen.choices);
@@ -89,7 +89,7 @@ private:
     struct areas_of_a_call {
         float* queries;  // (tokens, groups half)
         float* scores;   // (tokens, experts), (tokens, groups, keys)
-        float* part;     // of the queries, as a product reads it
+        float* part;     // one group's queries, in the products' layout
         float* sums;
         double* scratch;  // of each worker
     };
@@ -159,7 +159,7 @@ private:
             keep_weight(one, half_, keys_of_, how);
         }
     }
-    // Rows of sums to rows of `to`, `stride` apart.
+    // Multiplies and copies the sums to rows of `to`, `stride` floats apart.
     static void multiply(const call_arguments& call, const products& weight, const activations& in,
                          float* sums, float* to, std::size_t stride) {
         weight.run(in, sums, call.workers, call.execute,
@@ -195,7 +195,7 @@ private:
             take_range(range[0], range[1], choices_, chosen);
         }
     }
-    // The weights of a token's rows by the products of their keys with what is read.
+    // Weights a token's chosen rows by the dot products of their keys with the input.
     void gate(const call_arguments& call, const activations& in, std::size_t t, double* scratch,
               choice<float>* chosen) const noexcept {
         auto* const products_of = reinterpret_cast<float*>(scratch + 2 * choices_);
@@ -236,13 +236,13 @@ private:
     std::size_t experts_ = 0;  // of a learned router
     std::size_t keys_ = 0;
     std::size_t half_ = 0;
-    std::vector<products> weight_;   // of logits, or of a query: one, or none
+    std::vector<products> weight_;   // of logits or of a query: at most one
     std::vector<products> keys_of_;  // of each group
     stored_numbers bias_;
-    std::vector<std::int32_t> map_;  // of experts, or of ranges of rows
+    std::vector<std::int32_t> map_;  // of experts, or of ranges of table rows
     row_format format_{};            // of the rows' keys
     stored_numbers row_keys_;
-    std::size_t gathered_ = 0;  // the rows' keys: 0, or which of the call's tables they are
+    std::size_t gathered_ = 0;  // 0, or the number of the gathered table of row keys, from 1 on
 };
 
 }  // namespace cpu_detail

@@ -1,4 +1,4 @@
-// What a stage keeps of a source, and how it runs.
+// How a stage is built from a source of a plan, and how it runs.
 #pragma once
 
 #include <tiffin/cpu/chain.hpp>
@@ -16,7 +16,7 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
-// A source whose rows are left for a formula.
+// Precomputes a source's rows: stores them in the per-token state for a formula.
 template <class Machine>
 class left_rows final : public token_step<Machine> {
 public:
@@ -36,10 +36,10 @@ private:
 };
 
 template <class Machine>
-class stage<Machine>::epilogue final : public block_sink {
+class stage<Machine>::chain_epilogue final : public block_sink {
 public:
-    epilogue(const block_formula<Machine>& formula, const formula_call<Machine>& of,
-             const block_sink& to) noexcept
+    chain_epilogue(const block_formula<Machine>& formula, const formula_call<Machine>& of,
+                   const block_sink& to) noexcept
         : formula_(formula), of_(of), to_(to) {}
     void put(const value_block& v) const noexcept override {
         formula_.run(of_, {v.token, v.tokens, v.feature, v.features}, {nullptr, &v}, to_);
@@ -79,7 +79,7 @@ stage<Machine>::stage(const plan_node& node, const bound_node& bound, const sour
     last_chain_ = nullptr;
 }
 
-// In the order in which keep() meets them.
+// Collects the weights in the order in which keep() visits them.
 template <class Machine>
 void stage<Machine>::find_weights(const plan_node& node, const bound_node& bound,
                                   std::vector<const tensor_view*>& to) {
@@ -156,25 +156,25 @@ void stage<Machine>::run(const call_arguments& call, const activations& in, std:
     if (!chain_ && !products_) return evaluate_rows(of, to);
     if (!scales_.empty()) for_tokens(call, outputs_, [&](std::size_t t) noexcept { scale_row(of, t); });
     if (products_) {
-        const auto finish = [&](std::size_t token, std::size_t tokens, std::size_t feature,
-                                std::size_t features, const product_sums& sums) noexcept {
+        const auto epilogue = [&](std::size_t token, std::size_t tokens, std::size_t feature,
+                                  std::size_t features, const product_sums& sums) noexcept {
             formula_.run(of, {token, tokens, feature, features}, {&sums, nullptr}, to);
         };
-        products_->run(in, reinterpret_cast<float*>(work), call.workers, call.execute, finish);
+        products_->run(in, reinterpret_cast<float*>(work), call.workers, call.execute, epilogue);
     } else if (formula_.is_empty()) {
         chain_->run(call, in, work, to);
     } else {
-        chain_->run(call, in, work, epilogue(formula_, of, to));
+        chain_->run(call, in, work, chain_epilogue(formula_, of, to));
     }
 }
 
-// The formula of a tree without products: the norms of some tokens, then their values.
+// Evaluates the formula of a tree without products: the row scales of some tokens, then their values.
 template <class Machine>
 void stage<Machine>::evaluate_rows(const formula_call<Machine>& of, const block_sink& to) const {
     for_token_ranges(of.call, outputs_, [&](std::size_t first, std::size_t end) noexcept {
         const std::size_t at_once =
             end - first > 1 ? finished_at_once : std::min(to.features_at_once(), formula_.features_at_once());
-        constexpr std::size_t few = 8;  // tokens, whose rows a first-level cache holds
+        constexpr std::size_t few = 8;  // tokens whose rows fit a first-level cache
         for (std::size_t t = first; t < end; t += few) {
             const std::size_t tokens = std::min(few, end - t);
             for (std::size_t i = 0; i < tokens && !scales_.empty(); ++i) scale_row(of, t + i);

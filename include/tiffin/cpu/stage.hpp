@@ -1,5 +1,5 @@
-// A source of a plan, computed for all tokens of a call: what is needed per token first, then products and formula in
-// one pass. One without products of its own has its last chain's last step in their place.
+// A stage: a source of a plan, computed for all tokens of a call. First its per-token steps, then products and
+// formula in one pass. If it has no products, the formula is the epilogue of its last chain's last step.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -24,7 +24,7 @@ namespace cpu_detail {
 
 using engine_detail::source_sizes;
 
-// The rows of any source, put where they belong.
+// Computes the output rows of a source.
 template <class Machine>
 class source_rows {
 public:
@@ -34,7 +34,7 @@ public:
     virtual void run(const call_arguments& call, const typename Machine::activations& in, std::byte* memory,
                      const output_rows& to) const = 0;
 };
-// What a formula needs once per token before it is evaluated: rows that are left for it, the routes of its leaves.
+// What a formula needs per token before it is evaluated: precomputed rows, the routes of its leaves.
 template <class Machine>
 class token_step {
 public:
@@ -44,12 +44,12 @@ public:
     virtual void run(const formula_call<Machine>& of, std::byte* memory) const = 0;
 };
 
-// What is done for a role. Known to a plan by pointers: a file compiles no role that its compositions do not have.
+// The constructors for a role. A plan has pointers to them: a file compiles only the roles of its compositions.
 template <class Machine>
 struct role_functions {
     std::unique_ptr<const source_rows<Machine>> (*rows)(const plan_node&, const bound_node&,
                                                         const source_sizes&, const preparation&) = nullptr;
-    // Of a leaf that routes; takes room in a token's state.
+    // Of a routed leaf; reserves room in the per-token state.
     std::unique_ptr<const token_step<Machine>> (*route)(const plan_node&, const bound_node&,
                                                         const source_sizes&, const preparation&,
                                                         formula_tensors<Machine>&) = nullptr;
@@ -62,7 +62,7 @@ template <class Machine>
 const role_functions<Machine>& functions(const plan_node& node) noexcept {
     return *static_cast<const role_functions<Machine>*>(ops<Machine>(node).role);
 }
-// The rows of a node.
+// Makes the source_rows of a node.
 template <class Machine>
 std::unique_ptr<const source_rows<Machine>> make_rows(const plan_node& node, const bound_node& bound,
                                                       const source_sizes& sizes, const preparation& how) {
@@ -71,8 +71,8 @@ std::unique_ptr<const source_rows<Machine>> make_rows(const plan_node& node, con
 template <class Machine>
 class chain;
 
-// The last chain that a formula sees, or null. A norm needs the whole row of what is below it, so that no chain there is
-// the last; nor is one that a gate is the product of.
+// The last chain that the formula can be the epilogue of, or null. A norm and the dot product of a gate need whole
+// rows of their inputs, so that chains within these are excluded.
 inline const plan_node* last_chain_of(const plan_node& node) noexcept {
     using detail::node_role;
     if (node.kind->role == node_role::chain) return &node;
@@ -93,9 +93,9 @@ public:
 
     stage(const plan_node& node, const bound_node& bound, const source_sizes& sizes, const preparation& how);
 
-    // The products that its formula stands on; null where there are none.
+    // The products whose sums its formula reads; null where there are none.
     [[nodiscard]] const products* ends_in() const noexcept { return products_ ? &*products_ : nullptr; }
-    // Whether nothing but these products reads its input.
+    // Whether only these products read its input.
     [[nodiscard]] bool input_is_multiplied_only() const noexcept {
         return products_ && steps_.empty() && !reads_input_;
     }
@@ -104,17 +104,17 @@ public:
              const block_sink& to) const;
 
 private:
-    // The number that scales a row: of the product of two formulas' rows, or of one's with itself.
+    // The scale of a row, from the dot product of two formulas' rows, or of one's with itself.
     struct row_factor {
         const ops_for<Machine>* ops;
         const void* source;
-        block_formula<Machine> one;  // none: the row that is left for it
+        block_formula<Machine> one;  // empty: the precomputed row
         std::optional<block_formula<Machine>> other;
         std::size_t row;
         std::size_t state;
     };
-    // What above the last step of a chain is done with its blocks.
-    class epilogue;
+    // Applies the formula to the blocks of a chain's last step.
+    class chain_epilogue;
 
     using node_state = typename formula_tensors<Machine>::node_state;
 
@@ -132,7 +132,7 @@ private:
     std::size_t outputs_;
     formula_tensors<Machine> tensors_;
     std::optional<products> products_;
-    const plan_node* last_chain_;  // while it is made
+    const plan_node* last_chain_;  // during construction only
     bool reads_input_ = false;
     block_formula<Machine> formula_;
     std::vector<std::unique_ptr<const token_step<Machine>>> steps_;  // in the order of the parts

@@ -1,4 +1,4 @@
-// Whether an executor ran what it was given: rows of tasks that were left out are never handed out as results.
+// Checks that an executor ran every task once: rows of skipped tasks are never returned as results.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -11,8 +11,8 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Whether each of n numbered things was done once, whoever did it and in whatever order: a sum of a number for each, which
-// another choice of them has by a chance of 2^-64.
+// Whether each of n indices was added once, by any thread and in any order: a sum of one 64-bit hash per index, which
+// a wrong set of indices matches with a probability of 2^-64.
 class done_marks {
 public:
     void add(std::size_t i) noexcept { sum_.fetch_add(mark_of(i), std::memory_order_release); }
@@ -23,7 +23,7 @@ public:
     }
 
 private:
-    // The mixing of splitmix64.
+    // The mixing function of splitmix64.
     static constexpr std::uint64_t mark_of(std::uint64_t i) noexcept {
         std::uint64_t z = (i + 1) * 0x9E3779B97F4A7C15u;
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -34,11 +34,11 @@ private:
     std::atomic<std::uint64_t> sum_{0};
 };
 
-// Whether `execute` ran each of n tasks once. One that does not exist is not run.
-// Cost: an atomic addition a task; none where there is only one.
+// Runs n tasks and returns whether `execute` ran each of them once. Indices from n on are not run.
+// Cost: an atomic addition per task; none for a single task.
 inline bool ran_each_once(const executor_ref& execute, std::size_t n, const task_ref& task) {
     if (n < 2) {
-        execute(n, task);  // which hands a single one to nobody
+        execute(n, task);  // runs a single task on this thread
         return true;
     }
     done_marks ran;
@@ -54,15 +54,15 @@ inline status not_run_once(std::size_t n) {
     return failure(errc::executor, "executor", "did not run each of ", n, " tasks once");
 }
 
-// Runs a single hand-over's tasks. Errors: errc::executor where one of them was not run once.
+// Runs n tasks in one hand-over. Errors: errc::executor where one of them was not run once.
 inline status run_each_once(const executor_ref& execute, std::size_t n, const task_ref& task) {
     if (ran_each_once(execute, n, task)) return {};
     return not_run_once(n);
 }
 
-// An executor for the hand-overs of a call. Once the executor below has left a task out, this one runs all of that
-// hand-over's tasks and of those that follow on the calling thread: nothing in the workspace is read that was not
-// written. The call then fails.
+// An executor for the hand-overs of a call. Once the executor below has skipped a task, this one runs all tasks of
+// that hand-over and of the later ones on the calling thread: nothing in the workspace is read before it is written.
+// The call then fails.
 class checked_executor {
 public:
     explicit checked_executor(const executor_ref& below) noexcept : below_(below) {}

@@ -1,4 +1,4 @@
-// Who runs the tasks of a call. Threads belong to the caller.
+// Executors, which run the tasks of a call. Threads belong to the caller.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -10,7 +10,7 @@
 
 TIFFIN_BEGIN
 
-// A task of a call by its number: task(i) for i in [0, n), each once, in any order, on any thread.
+// A task of a call by its index: task(i) for i in [0, n), each once, in any order, on any thread.
 // Never throws. Valid until the executor returns.
 class task_ref {
 public:
@@ -27,7 +27,7 @@ private:
 };
 
 // Anything that runs n tasks and returns when all have ended: execute(n, task). It may run them one
-// after the other. `concurrency()`, where it has one, tells how many can run at the same time.
+// after the other. `concurrency()`, optional, is the number that can run at the same time.
 template <class E>
 concept executor = requires(E& execute, std::size_t n, const task_ref& task) {
     execute(n, task);
@@ -47,11 +47,11 @@ public:
         if constexpr (requires { std::size_t(execute.concurrency()); })
             concurrency_ = std::size_t(execute.concurrency());
     }
-    // 0 where the executor does not tell.
+    // 0 where the executor has no concurrency().
     [[nodiscard]] std::size_t concurrency() const noexcept { return concurrency_; }
     void operator()(std::size_t n, const task_ref& task) const {
         if (n == 1)
-            task(0);  // spares a hand-over to another thread
+            task(0);  // no hand-over to another thread
         else if (n > 1)
             call_(object_, n, task);
     }
@@ -70,7 +70,7 @@ struct serial {
         for (std::size_t i = 0; i < n; ++i) task(i);
     }
 };
-// For those who bring no executor.
+// The default executor.
 inline constexpr serial serially{};
 
 TIFFIN_END

@@ -1,4 +1,4 @@
-// How an object finds out that fork() has copied it to where its threads are not.
+// Detects that fork() has copied an object into a child process, where its threads do not exist.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -21,9 +21,9 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Tells the process that set the mark from those that fork() has made of it, by a page that the system wipes
-// in them; where it cannot (before Linux 4.14, elsewhere, without memory), by the process's number.
-// Cost: a page, and a read of it for each look; where the number is asked for, a system call for each look.
+// Distinguishes the process that set the mark from its fork() children, by a page that the system zeroes in them;
+// where it cannot (before Linux 4.14, elsewhere, without memory), by the process id.
+// Cost: a page, and a read of it per check; with the process id, a system call per check.
 class fork_mark {
 public:
     fork_mark() noexcept {
@@ -45,7 +45,7 @@ public:
 #endif
     }
 
-    // Makes this process the one that is told from the others.
+    // Marks this process.
     void set() noexcept {
         if (page_ != nullptr) *page_ = 1;
 #if TIFFIN_HAS_FORK
@@ -68,8 +68,8 @@ private:
 #endif
 };
 
-// Puts a new object in the place of one that threads of another process used, without ending that one. To
-// end it is to wait for them, or to speak to a thread of this process that has got the handle of one of them.
+// Constructs a new object over one whose threads are in another process, without destroying that one: its destructor
+// would wait for them, or act on a thread of this process that has the same handle.
 template <class T>
 void renew(T& object) noexcept {
     static_assert(std::is_nothrow_default_constructible_v<T>);

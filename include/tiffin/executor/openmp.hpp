@@ -13,8 +13,8 @@
 
 TIFFIN_BEGIN
 
-// Runs tasks on an OpenMP team of `threads`, or of as many as omp_get_max_threads() says.
-// Precondition: not in a child of fork() whose parent has used OpenMP: its teams wait for ever there.
+// Runs tasks on an OpenMP team of `threads`, or of omp_get_max_threads().
+// Precondition: not in a child of fork() whose parent has used OpenMP: its teams hang there.
 struct openmp {
     int threads = 0;
 

@@ -1,4 +1,4 @@
-// What a thread does while it watches memory.
+// The spin-wait hint of the machine.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -6,7 +6,7 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Lets the other thread of the core go first for a moment.
+// Yields the core to its other hardware thread for a moment.
 inline void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

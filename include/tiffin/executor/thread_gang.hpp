@@ -11,17 +11,17 @@
 
 TIFFIN_BEGIN
 
-// Runs tasks on threads that an engine has already, so that no second pool of threads spins beside them: each of
-// them enters, thread 0 leads and calls layers with the gang as their executor, the others run its tasks until the
-// leader is done. Task i runs on thread i mod threads.
+// Runs tasks on an engine's existing threads, so that no second pool of threads spins beside them: each thread
+// enters, thread 0 leads and calls layers with the gang as their executor, the others run its tasks until the leader
+// is done. Task i runs on thread i mod threads.
 // Calls from within a task, and from threads that do not lead, are run by their callers alone.
-// Precondition: all threads enter, each under its own number, as often as thread 0 does; they may come late.
-// Errors: what the leader throws passes to the leader's caller, once the others are out.
-// Cost: a hand-over of about a microsecond per call of the executor, and one at the end. Threads that wait watch
+// Precondition: all threads enter, each under its own index, as often as thread 0 does; they may come late.
+// Errors: what the leader throws passes to the leader's caller, once the others have left.
+// Cost: a hand-over of about a microsecond per call of the executor, and one at the end. Waiting threads spin on
 //   memory, as those of an engine between two operators do.
 //
 //     tiffin::thread_gang gang(threads);
-//     // on each thread of the engine's:
+//     // on each thread of the engine:
 //     gang.enter(me, [&] { layer(x, token_ids, y, workspace, gang); });
 class thread_gang {
 public:
@@ -32,7 +32,7 @@ public:
 
     [[nodiscard]] std::size_t concurrency() const noexcept { return threads_; }
 
-    // Thread `me` of 0 .. threads - 1. Thread 0 runs lead() and returns when all are out.
+    // Thread `me` of 0 .. threads - 1. Thread 0 runs lead() and returns when all threads have left.
     template <class Lead>
     void enter(std::size_t me, const Lead& lead) {
         if (me != 0) {
@@ -68,7 +68,7 @@ private:
     void wait_for_all() const noexcept {
         while (at_work_.load(std::memory_order_acquire) != 0) detail::relax();
     }
-    // Until the next enter() nobody leads: the flag stays set.
+    // Until the next enter() no thread leads: the flag stays set.
     void dismiss() noexcept {
         leading_.test_and_set(std::memory_order_acquire);
         announce(nullptr, 0);
@@ -78,7 +78,7 @@ private:
         for (std::size_t i = me; i < tasks_; i += threads_) (*task_)(i);
     }
     void serve(std::size_t me) noexcept {
-        // No call passes a thread unseen: each waits for all of them.
+        // No thread can miss a call: each call waits for all threads.
         for (std::uint32_t& seen = seen_[me].count;;) {
             while (call_.load(std::memory_order_acquire) == seen) detail::relax();
             ++seen;

@@ -1,4 +1,4 @@
-// An executor of its own threads, which watch before they sleep; not part of the umbrella.
+// An executor with its own threads, which spin before they sleep; not part of the umbrella.
 #pragma once
 
 #include <tiffin/executor/executor.hpp>
@@ -15,15 +15,14 @@
 
 TIFFIN_BEGIN
 
-// Runs tasks on the calling thread and on threads that it keeps: task i on thread i mod threads. What a thread has not
-// begun when the caller is done with its own tasks, the caller runs: beside other processes a thread may be late by
-// some milliseconds.
-// Between calls the threads watch for the next one for `awake`, which costs a core each; then they sleep. So does
-// the caller while it waits for tasks that others have begun: its core is then free for the thread that has them.
+// Runs tasks on the calling thread and on its own threads: task i on thread i mod threads. Tasks of a thread that has
+// not begun them when the caller has finished its own are run by the caller: beside other processes a thread may be
+// late by some milliseconds. Between calls the threads spin for `awake`, which costs a core each; then they sleep. So
+// does the caller while it waits for tasks that other threads have begun: its core is then free for them.
 // Calls from several threads at once, and from within a task, are run by their callers alone; so are those in
 // a child of fork(), where the threads are not. Precondition: no task calls fork() to go on in the child.
-// Errors: the constructor throws std::system_error where a thread cannot be had, and has ended the others.
-// Cost: a hand-over of about a microsecond while awake, of some tens from sleep. On systems that do not wipe
+// Errors: the constructor throws std::system_error where a thread cannot be started, and has ended the others.
+// Cost: a hand-over of about a microsecond while awake, of some tens from sleep. On systems that do not zero
 //   memory in a child (Linux does from 4.14 on), a system call to find out whether this is one.
 //
 //     tiffin::thread_team team(8);
@@ -33,7 +32,7 @@ public:
     explicit thread_team(std::size_t threads = std::thread::hardware_concurrency(),
                          std::chrono::microseconds awake = std::chrono::microseconds(200))
         : thread_team(alone{}, threads, awake) {
-        // Where a thread cannot be had, the destructor ends those that could: the object is made by now.
+        // If a thread cannot be started, the destructor ends the others: the object is constructed by now.
         others_.reserve(threads_ - 1);
         for (std::size_t i = 1; i < threads_; ++i) others_.emplace_back([this, i] { serve(i); });
     }
@@ -75,29 +74,29 @@ private:
     thread_team(alone, std::size_t threads, std::chrono::microseconds awake)
         : threads_(threads > 0 ? threads : 1), awake_(awake), shares_(std::make_unique<share[]>(threads_)) {}
 
-    // The tasks of a thread, by the last call in which someone began them.
+    // A thread's share of the tasks: the last call in which a thread began it.
     struct alignas(64) share {
         std::atomic<std::uint32_t> begun_in{0};
     };
-    // Looks at memory: about a microsecond.
+    // Polls of a word: about a microsecond.
     static constexpr int a_moment = 64;
 
-    // Sequentially consistent, as are the sleepers' counts and their look at what they wait for: either a thread
-    // about to sleep is seen here, or it sees the call. The number of the call.
+    // Returns the call's number. Sequentially consistent, as are the sleeper counts and the sleepers' loads of the
+    // word that they wait for: either a thread about to sleep is counted here, or it reads the new call.
     std::uint32_t announce() noexcept {
         const std::uint32_t call = call_.fetch_add(1) + 1;
         if (sleepers_.load() != 0) call_.notify_all();
         return call;
     }
-    // Unless someone has begun it. A call ends when all shares of it have been run: who begins one as the next
-    // after the last call's is in this call, and finds its tasks, however late.
+    // Runs share i unless a thread has begun it. A call ends when all its shares have been run: a thread that
+    // advances a share from the last call to this one is within this call and reads its tasks, however late.
     void run_share(std::size_t i, std::uint32_t call) noexcept {
         std::uint32_t last = call - 1;
         if (!shares_[i].begun_in.compare_exchange_strong(last, call, std::memory_order_acq_rel)) return;
         for (std::size_t t = i; t < tasks_; t += threads_) (*task_)(t);
         if (shares_left_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) shares_left_.notify_one();
     }
-    // Until it is over by the value of `word`: watches, then sleeps.
+    // Waits until over(word): spins, then sleeps.
     template <class Over>
     void wait(const std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers,
               const Over& over) noexcept {
@@ -128,7 +127,7 @@ private:
     std::unique_ptr<share[]> shares_;
     std::vector<std::thread> others_;
     detail::fork_mark threads_here_;
-    // What all threads look at, apart from what they write.
+    // Read by all threads; on another cache line than what they write.
     alignas(64) std::atomic<std::uint32_t> call_{0};
     std::atomic<std::uint32_t> sleepers_{0};
     const task_ref* task_ = nullptr;

@@ -17,20 +17,20 @@
 
 TIFFIN_BEGIN
 
-// One of the formats above, chosen with a backend: simd<any_format, any_format>{{dtype::bf16},
+// One of the formats that simd keeps weights in, chosen at run time: simd<any_format, any_format>{{dtype::bf16},
 // {dtype::q8_0}}. Numerics: those of the format chosen, to the bit.
-// Cost: that of the format chosen; what names any_format compiles the kernels of all.
+// Cost: that of the format chosen; code that uses any_format compiles the kernels of all formats.
 struct any_format {
     using storage = std::byte;
 
     dtype type = dtype::f32;
-    // Each weight or table in the format that it is given in, or the nearest that loses nothing which can be
-    // measured (see kept_as, table_kept_as), whatever `type` says.
+    // Keeps each weight or table in its given format, or in the nearest one without measurable loss (see kept_as,
+    // table_kept_as); `type` is then ignored.
     bool as_given = false;
 };
 inline constexpr any_format kept_as_given{dtype::f32, true};
 
-// Calls visit(Format{}) for the format of this type. Precondition: not an integer's.
+// Calls visit(Format{}) for the format of this type. Precondition: not an integer type.
 template <class Visit>
 constexpr decltype(auto) with_format(dtype type, const Visit& visit) {
     switch (type) {
@@ -43,8 +43,7 @@ constexpr decltype(auto) with_format(dtype type, const Visit& visit) {
     }
 }
 
-// The same for a format that weights are kept in beside activations in q8_0: besides those above the given ones that
-// have kernels, though nothing is rounded to them.
+// The same for a format of packed weights beside q8_0 activations: also formats with kernels but without encode().
 template <class Visit>
 constexpr decltype(auto) with_kept_format(dtype type, const Visit& visit) {
     switch (type) {
@@ -65,16 +64,16 @@ constexpr bool is_stored_as([[maybe_unused]] dtype type) noexcept {
         return false;
 }
 
-// The format that a weight given so is kept in by kept_as_given: its own where that has kernels, which Q5_0 and the
-// k-quants have beside rounded activations only; else the nearest.
+// The format in which kept_as_given keeps a weight of format `given`: its own where that has kernels (Q5_0 and the
+// k-quants: beside rounded activations only), else the nearest.
 constexpr dtype kept_as(dtype given, bool rounded_activations = true) noexcept {
     const bool kept = with_kept_format(given, [=](auto format) { return decltype(format)::type == given; });
     if (kept && (rounded_activations || given <= dtype::q4_1)) return given;
     return given == dtype::q4_k ? dtype::q4_1 : dtype::q8_0;
 }
 
-// The same of a table, which kept_as_given keeps apart from all others: its own where numbers are kept in it, and so
-// it is read where it lies; else q8_0 for blocks.
+// The same for a table, each by itself: its own format where that is possible, and it is then read in place;
+// else q8_0 for formats of blocks, f32 for others.
 constexpr dtype table_kept_as(dtype given) noexcept {
     const bool kept = with_format(given, [=](auto format) { return decltype(format)::type == given; });
     return kept ? given : block_of(given) > 1 ? dtype::q8_0 : dtype::f32;

@@ -12,15 +12,15 @@ constexpr float bf16_to_f32(std::uint16_t bits) noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-// The bits of the nearest bf16, of the even one between two; NaN stays NaN, and quiet.
+// The bits of the nearest bf16, ties to even; NaN stays NaN, and quiet.
 constexpr std::uint16_t f32_to_bf16(float value) noexcept {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
     return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// bfloat16: 2 bytes per number, 8 bits of precision, the range of f32.
-// Numerics: relative error of a number up to 2^-8.
+// bfloat16: 2 bytes per value, 8 bits of precision, the range of f32.
+// Numerics: relative error of a value up to 2^-8.
 struct bf16 {
     using storage = std::uint16_t;
     static constexpr dtype type = dtype::bf16;

@@ -1,4 +1,4 @@
-// What a number format has: how it is stored, rounded, and taken apart to whole numbers.
+// The concepts of number formats: storage, rounding, quantised integers times scales.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -12,8 +12,8 @@ TIFFIN_BEGIN
 
 struct any_format;
 
-// How numbers are stored, `block` of them together along a tensor's last axis; `block` divides 256. `decode` widens
-// a block.
+// How values are stored, `block` of them together along a tensor's last axis; `block` divides 256. `decode` widens a
+// block.
 template <class F>
 concept stored_format = requires(const typename F::storage& from, float* out) {
     { F::block } -> std::convertible_to<std::size_t>;
@@ -21,23 +21,22 @@ concept stored_format = requires(const typename F::storage& from, float* out) {
 }
 &&256 % F::block == 0;
 
-// A format that numbers can be rounded to: `encode` rounds a block of them, none larger than `largest`.
-// `round(from, to)`, where there is one, rounds a block of activations, which are not stored and so have no
-// `largest`.
+// A format that values can be rounded to: `encode` rounds a block, of magnitudes up to `largest`. `round(from, to)`,
+// optional, rounds a block of activations, which are not stored and so have no `largest`.
 template <class F>
 concept codec = stored_format<F> && requires(const float* numbers, typename F::storage& to) {
     { F::largest } -> std::convertible_to<float>;
     F::encode(numbers, to);
 };
 
-// A format of whole numbers, levels, times scales: x = d (level - zero), or x = d level + l, l a least number. Its
-// products with activations in q8_0 are of whole numbers.
-//   level_bits          4, 5 or 6; or 8, which have a sign;
-//   zero                the level of 0, where there is no least number;
+// A format of quantised integers (codes, called levels) times scales: x = d (level - zero), or x = d level + l, l a
+// minimum. Its products with q8_0 activations are integer dot products.
+//   level_bits          4, 5 or 6, unsigned; or 8, signed;
+//   zero                the level that represents 0, where there is no minimum;
 //   part                inputs that share d (and l): 32 or 16;
-//   scales(block)       the f16 numbers of a block, an array: d, or d and l;
-//   levels(block, p, to)   writes the levels of its numbers [32 p, 32 p + 32) as bytes;
-//   factor(block, kind, part)   of blocks of several parts: what scales(block)[kind] is multiplied by in a part,
+//   scales(block)       the f16 scales of a block, an array: d, or d and l;
+//   levels(block, p, to)   writes the levels of its values [32 p, 32 p + 32) as bytes;
+//   factor(block, kind, part)   in blocks of several parts: the multiplier of scales(block)[kind] in a part,
 //                               a signed byte.
 template <class F>
 concept whole_number_format = stored_format<F> &&
@@ -53,7 +52,7 @@ concept whole_number_format = stored_format<F> &&
 template <class F>
 concept format_policy = codec<F> || std::same_as<F, any_format>;
 
-// How activations are kept between products: a codec, or paired, which goes by the weights' format.
+// How activations are kept between products: a codec, or paired, which depends on the weights' format.
 template <class F>
 concept activation_format = codec<F> || std::same_as<F, paired>;
 

@@ -20,7 +20,7 @@ constexpr float f16_to_f32(std::uint16_t bits) noexcept {
     return std::bit_cast<float>(sign | (widened << 23) | (mantissa << 13));
 }
 
-// The bits of the nearest IEEE half, of the even one between two; too large is infinity, NaN stays NaN.
+// The bits of the nearest IEEE half, ties to even; overflow becomes infinity, NaN stays NaN.
 constexpr std::uint16_t f32_to_f16(float value) noexcept {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
@@ -29,7 +29,7 @@ constexpr std::uint16_t f32_to_f16(float value) noexcept {
     if (magnitude > 0x7F800000u) return signed_bits(0x7E00u | ((magnitude >> 13) & 0x3FFu));
     if (magnitude >= 0x477FF000u) return signed_bits(0x7C00u);  // 65520 and above
     if (magnitude < 0x38800000u) {
-        // Subnormal: added to 1/2, whose last place is 2^-24, the number is rounded by the machine.
+        // Subnormal: added to 1/2, whose last place is 2^-24, the value is rounded by the addition.
         const float sum = std::bit_cast<float>(magnitude) + 0.5f;
         return signed_bits(std::bit_cast<std::uint32_t>(sum) - 0x3F000000u);
     }
@@ -39,15 +39,15 @@ constexpr std::uint16_t f32_to_f16(float value) noexcept {
 
 namespace detail {
 
-// 1 / scale of a block; 0 where there is no such f32, and f16 has no such scale either.
+// 1 / scale of a block; 0 where it overflows f32, as such a scale is 0 in f16 too.
 constexpr float finite_inverse(float scale) noexcept {
     return scale < -0x1p-128f || scale > 0x1p-128f ? 1 / scale : 0.0f;
 }
 
 }  // namespace detail
 
-// IEEE half precision: 2 bytes per number, 11 bits of precision, up to 65504.
-// Numerics: relative error of a number up to 2^-11; below 2^-14 absolute, up to 2^-25.
+// IEEE half precision: 2 bytes per value, 11 bits of precision, up to 65504.
+// Numerics: relative error of a value up to 2^-11; below 2^-14 absolute, up to 2^-25.
 struct f16 {
     using storage = std::uint16_t;
     static constexpr dtype type = dtype::f16;

@@ -4,7 +4,7 @@
 
 TIFFIN_BEGIN
 
-// IEEE single precision: 4 bytes per number, no rounding.
+// IEEE single precision: 4 bytes per value, no rounding.
 struct f32 {
     using storage = float;
     static constexpr dtype type = dtype::f32;

@@ -4,8 +4,8 @@
 
 TIFFIN_BEGIN
 
-// IEEE double precision: 8 bytes per number. Read only: `reference` computes with it as it is, what asks for f32
-// rounds it.
+// IEEE double precision: 8 bytes per value. Read only: `reference` computes with it unrounded, all other readers
+// round it to f32.
 struct f64 {
     using storage = double;
     static constexpr dtype type = dtype::f64;

@@ -17,7 +17,7 @@
 
 TIFFIN_BEGIN
 
-// Calls visit(Format{}) for the format of given tensors of this type. Precondition: not an integer's.
+// Calls visit(Format{}) for the format of given tensors of this type. Precondition: not an integer type.
 template <class Visit>
 constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
     switch (type) {
@@ -32,8 +32,7 @@ constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
     }
 }
 
-// No number of a tensor in this format is larger, whatever it holds: a bound by the f16 scales; infinity where there is
-// none that small.
+// An upper bound of the magnitudes in this format, from the largest f16 scale; infinity for formats not listed.
 constexpr float bound_of(dtype type) noexcept {
     constexpr float scale = 65504;
     switch (type) {
@@ -47,8 +46,8 @@ constexpr float bound_of(dtype type) noexcept {
     }
 }
 
-// Numbers [first, first + count) of floating-point memory at any alignment, as f32: exactly as the format defines
-// them. Cost: each block once.
+// Reads values [first, first + count) of floating-point memory at any alignment as f32, exactly as the format defines
+// them. Cost: decodes each block once.
 inline void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count,
                         float* to) noexcept {
     with_given_format(type, [&](auto format) {
@@ -72,7 +71,7 @@ inline void read_as_f32(const void* data, dtype type, std::size_t first, std::si
     });
 }
 
-// Number i alone. Cost: the block that it lies in.
+// Reads value i. Cost: decodes its block.
 inline float load_as_f32(const void* data, dtype type, std::size_t i) noexcept {
     float number;
     read_as_f32(data, type, i, 1, &number);

@@ -16,9 +16,9 @@ inline constexpr std::array<std::int8_t, 16> iq4_levels{
 
 }  // namespace detail
 
-// ggml's IQ4_NL, read only: blocks of 32 numbers, an f16 scale d and 32 numbers q of 4 bits. x = d level[q].
-// Byte i holds numbers i (low bits) and i + 16. Shapes: the last axis is a multiple of 32.
-// Numerics: 4.5 bits per number; exact in f32.
+// ggml's IQ4_NL, read only: blocks of 32 values, an f16 scale d and 32 codes q of 4 bits. x = d level[q].
+// Byte i holds codes i (low bits) and i + 16. Shapes: the last axis is a multiple of 32.
+// Numerics: 4.5 bits per value; exact in f32.
 struct iq4_nl {
     struct storage {
         std::uint16_t scale = 0;  // f16

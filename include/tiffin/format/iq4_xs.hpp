@@ -8,9 +8,9 @@
 
 TIFFIN_BEGIN
 
-// ggml's IQ4_XS, read only: blocks of 256 numbers in 8 parts of 32 as in iq4_nl, each with a scale s of 6 bits (the low
+// ggml's IQ4_XS, read only: blocks of 256 values in 8 parts of 32 as in iq4_nl, each with a scale s of 6 bits (the low
 // four in pairs, the high two in a word of 16 bits); an f16 scale d of these. x = (d (s - 32)) level[q].
-// Shapes: the last axis is a multiple of 256. Numerics: 4.25 bits per number; exact in f32.
+// Shapes: the last axis is a multiple of 256. Numerics: 4.25 bits per value; exact in f32.
 struct iq4_xs {
     struct storage {
         std::uint16_t scale = 0;  // f16

@@ -9,9 +9,9 @@
 
 TIFFIN_BEGIN
 
-// MXFP4 as ggml lays it out, read only: blocks of 32 numbers of 4 bits (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
-// negatives) and a scale 2^(e - 127) in a byte. Byte i holds numbers i (low bits) and i + 16.
-// Shapes: the last axis is a multiple of 32. Numerics: 4.25 bits per number; exact in f32 below e = 253. e = 255 is
+// MXFP4 as ggml lays it out, read only: blocks of 32 codes of 4 bits (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
+// negatives) and a scale 2^(e - 127) in a byte. Byte i holds codes i (low bits) and i + 16.
+// Shapes: the last axis is a multiple of 32. Numerics: 4.25 bits per value; exact in f32 below e = 253. e = 255 is
 // NaN (OCP Microscaling Formats 1.0, 5.4.1).
 struct mxfp4 {
     struct storage {
@@ -21,7 +21,7 @@ struct mxfp4 {
     static constexpr dtype type = dtype::mxfp4;
     static constexpr std::size_t block = 32;
 
-    // As an f16: finite, or NaN.
+    // An f16 of the same class: 0 for a finite scale, else NaN.
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept {
         return {{static_cast<std::uint16_t>(s.exponent == 255 ? 0x7E00 : 0)}};
     }

@@ -1,5 +1,4 @@
-// Number formats as values: what is below a backend's name knows of a format what is said here, and calls what is
-// pointed at.
+// Number formats as values: the descriptions and functions through which code below a backend's name uses a format.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -20,8 +19,8 @@
 
 TIFFIN_BEGIN
 
-// Given numbers as Format stores them, with zeros after the last up to `size` of them.
-// Precondition: `size` is a multiple of the format's block, and no smaller than what is given.
+// Converts a tensor to Format, padded with zeros to `size` values.
+// Precondition: `size` is a multiple of the format's block, and at least the tensor's elements.
 template <codec Format>
 void convert(const tensor_view& given, std::size_t size, std::byte* to) noexcept {
     using stored = typename Format::storage;
@@ -45,59 +44,59 @@ void convert(const tensor_view& given, std::size_t size, std::byte* to) noexcept
     }
 }
 
-// How the numbers of rows are read: numbers [first, first + count) of a row at any alignment, as f32, to memory
-// that is aligned and has room for whole registers.
+// Decodes values [first, first + count) of a table row, at any alignment, to f32, to aligned memory with room for
+// whole registers.
 using decode_row_function = void (*)(const std::byte* row, std::size_t first, std::size_t count,
                                      float* to) noexcept;
 
-// The numbers of rows as they lie.
+// The storage of table rows.
 struct row_format {
-    std::uint32_t block_bits = 0;  // a block is 2^block_bits numbers
+    std::uint32_t block_bits = 0;  // a block is 2^block_bits values
     std::uint32_t block_bytes = sizeof(float);
-    decode_row_function decode = nullptr;  // null: they are f32
+    decode_row_function decode = nullptr;  // null: the rows are f32
 
-    // The bytes of `numbers` numbers. Precondition: a multiple of the block.
+    // The bytes of `numbers` values. Precondition: a multiple of the block.
     [[nodiscard]] constexpr std::size_t bytes(std::size_t numbers) const noexcept {
         return (numbers >> block_bits) * block_bytes;
     }
 };
 
-// One format. Of those that tables are kept in, `convert` and what `rows` has; the other two are a backend's own.
+// One format. `convert` and `rows` are used for tables only; weights and activations have a backend's kernels.
 struct number_format {
     std::string_view name = "F32";
     std::size_t block = 1;
     float largest = f32::largest;
     dtype type = dtype::f32;
     bool is_given = true;        // whether tensors can be given in it: not in a codec without a dtype
-    std::string_view refused{};  // what was asked for, and numbers are not kept in
+    std::string_view refused{};  // the requested format, if values cannot be kept in it
     row_format rows{};
     void (*convert)(const tensor_view& given, std::size_t size,
                     std::byte* to) noexcept = &tiffin::convert<f32>;
-    // Where each tensor has a format of its own (kept_as_given): that of tensors given so.
+    // With kept_as_given: the format in which tensors given so are kept.
     number_format (*of)(dtype given) = nullptr;
 };
 
-// What a backend multiplies weights with: its own business.
+// A backend's kernels for weights; its own type.
 struct weight_kernels;
 
-// The given tensors that a backend goes on reading where they lie, if they are in its own format and aligned.
-// All others may be freed once prepare() has returned.
+// The given tensors that a backend reads in place after prepare(), if they are in its own format and aligned. All
+// others may be freed once prepare() has returned.
 enum class in_place {
     nothing,
     tables,            // of ids: simd
     dense_and_tables,  // eigen
     everything,        // in whatever format, at any alignment: reference
 };
-// What prepare() knows of a backend's formats.
+// The formats of a backend, as prepare() uses them.
 struct number_formats {
     number_format weights;
     number_format tables;
     number_format activations;
     bool any_table = false;  // tables are read in whatever format they have
     in_place reads = in_place::tables;
-    // Where weights may lie in memory that the host cannot read: copies the numbers of such a tensor to `memory`.
+    // Where weights may be in memory that the host cannot read: copies the values of such a tensor to `memory`.
     status (*bring)(tensor_view& given, std::vector<std::byte>& memory, const std::string& name) = nullptr;
-    // Those of weights and activations in these formats.
+    // The kernels for these formats of weights and activations.
     const weight_kernels& (*kernels)(const number_formats&) noexcept = nullptr;
 };
 
@@ -116,12 +115,13 @@ constexpr number_format describe(const Format&) {
     return made;
 }
 
-// The format of a table that is given so.
+// The format in which a table of format `given` is kept.
 inline number_format format_of_table(const number_formats& all, dtype given) noexcept {
     return all.tables.of != nullptr ? all.tables.of(given) : all.tables;
 }
 
-// The formats of weights that are kept together, where each is kept as given: those of all if they agree.
+// The formats for weights that are kept together. With kept_as_given: one format for all, theirs if they agree, else
+// q8_0 (two block formats) or f32.
 inline number_formats formats_of(const number_formats& all, std::span<const dtype> given) noexcept {
     if (all.weights.of == nullptr || given.empty()) return all;
     const bool rounded = all.activations.type == dtype::q8_0;

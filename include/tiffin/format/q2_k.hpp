@@ -8,10 +8,10 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q2_K, read only: blocks of 256 numbers q of 2 bits in 16 parts, each with a scale s and a least number m of
+// ggml's Q2_K, read only: blocks of 256 codes q of 2 bits in 16 parts, each with a scale s and a minimum m of
 // 4 bits; f16 scales d and d_min of these. x = (d s) q - (d_min m).
-// Byte i of 32 bytes holds numbers i, i + 32, i + 64 and i + 96 of 128. Shapes: the last axis is a multiple of 256.
-// Numerics: 2.6 bits per number; the products are exact in f32, the difference rounds once, as in ggml.
+// Byte i of 32 bytes holds codes i, i + 32, i + 64 and i + 96 of 128. Shapes: the last axis is a multiple of 256.
+// Numerics: 2.6 bits per value; the products are exact in f32, the difference rounds once, as in ggml.
 struct q2_k {
     struct storage {
         std::array<std::uint8_t, 16> parts{};  // s (low bits) and m

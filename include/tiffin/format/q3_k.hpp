@@ -8,11 +8,11 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q3_K, read only: blocks of 256 numbers q of 3 bits in 16 parts, each with a scale s of 6 bits; an f16 scale d
+// ggml's Q3_K, read only: blocks of 256 codes q of 3 bits in 16 parts, each with a scale s of 6 bits; an f16 scale d
 // of these. x = (d (s - 32)) (q - 4).
-// The two low bits lie as in q2_k, the third of number i in bit i / 32 of byte i % 32 of `high`. The four low bits
-// of s lie in pairs (s_i and s_{i + 8}), the two high ones in the last four bytes, four a byte.
-// Shapes: the last axis is a multiple of 256. Numerics: 3.4 bits per number; exact in f32.
+// The two low bits lie as in q2_k, the third of code i in bit i / 32 of byte i % 32 of `high`. The four low bits
+// of s lie in pairs (s_i and s_{i + 8}), the two high ones in the last four bytes, four per byte.
+// Shapes: the last axis is a multiple of 256. Numerics: 3.4 bits per value; exact in f32.
 struct q3_k {
     struct storage {
         std::array<std::uint8_t, 32> high{};

@@ -8,10 +8,10 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q4_0: blocks of 32 numbers, an f16 scale d and 32 numbers q of 4 bits.
-// x = d (q - 8), with d = -m / 8, m the number of the largest magnitude with its sign, and q = x / d + 8
-// rounded. Byte i holds numbers i (low bits) and i + 16. Shapes: the last axis of a tensor is a multiple
-// of 32. Numerics: 4.5 bits per number; error of a number up to |m| / 16 (|m| / 8 opposite to m) and the
+// ggml's Q4_0: blocks of 32 values, an f16 scale d and 32 codes q of 4 bits.
+// x = d (q - 8), with d = -m / 8, m the value of the largest magnitude with its sign, and q = x / d + 8
+// rounded. Byte i holds codes i (low bits) and i + 16. Shapes: the last axis of a tensor is a multiple
+// of 32. Numerics: 4.5 bits per value; error of a value up to |m| / 16 (|m| / 8 opposite to m) and the
 // rounding of d. d (q - 8) is exact in f32. encode() gives the bits of ggml's quantize_row_q4_0_ref.
 struct q4_0 {
     struct storage {
@@ -51,7 +51,7 @@ struct q4_0 {
             numbers[i + 16] = scale * static_cast<float>((from.pairs[i] >> 4) - 8);
         }
     }
-    // Rounds a block of activations, which nobody stores: the same with a scale of f32 (see q8_0).
+    // Rounds a block of activations, which are not stored: the same with a scale of f32 (see q8_0).
     static void round(const float* numbers, float* to) noexcept {
         float most = 0;
         for (std::size_t i = 0; i < block; ++i)

@@ -9,10 +9,10 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q4_1: blocks of 32 numbers, an f16 scale d, an f16 least number m and 32 numbers q of 4 bits.
-// x = d q + m, with m the least number, d = (the greatest - m) / 15 and q = (x - m) / d rounded. Byte i holds numbers i
+// ggml's Q4_1: blocks of 32 values, an f16 scale d, an f16 minimum m and 32 codes q of 4 bits.
+// x = d q + m, with m the least value, d = (the greatest - m) / 15 and q = (x - m) / d rounded. Byte i holds codes i
 // (low bits) and i + 16. Shapes: the last axis is a multiple of 32.
-// Numerics: 5 bits per number; error of a number up to d / 2 and the roundings of d and m. d q is exact in f32, the sum
+// Numerics: 5 bits per value; error of a value up to d / 2 and the roundings of d and m. d q is exact in f32, the sum
 //   rounds once, as in ggml. encode() gives the bits of ggml's quantize_row_q4_1_ref.
 struct q4_1 {
     struct storage {
@@ -21,7 +21,7 @@ struct q4_1 {
     };
     static constexpr dtype type = dtype::q4_1;
     static constexpr std::size_t block = 32;
-    static constexpr float largest = 65504.0f;  // the least number is an f16
+    static constexpr float largest = 65504.0f;  // the minimum is an f16
 
     static constexpr int level_bits = 4, zero = 0;
     static constexpr std::size_t part = 32;

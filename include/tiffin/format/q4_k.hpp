@@ -10,8 +10,8 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The scales and least numbers, of 6 bits, of eight parts of a block: those of the first four in the low bits of
-// bytes 0 to 7, those of the last four in pairs in bytes 8 to 11, their high bits in the high bits of the first.
+// The scales and minima, of 6 bits, of eight parts of a block: those of the first four in the low bits of bytes 0 to
+// 7, those of the last four in pairs in bytes 8 to 11, their high bits in the high bits of the first.
 struct k_parts {
     std::array<std::uint8_t, 12> bytes{};
 
@@ -24,7 +24,7 @@ struct k_parts {
     [[nodiscard]] constexpr int factor(std::size_t kind, std::size_t part) const noexcept {
         return kind == 0 ? scale(part) : -least(part);
     }
-    // Writes (d s) q - (d_min m) for level(part, i) = q of number i of 32 of each part.
+    // Writes (d s) q - (d_min m) for level(part, i) = the code of value i of 32 of each part.
     template <class Level>
     constexpr void decode(std::uint16_t d, std::uint16_t d_min, const Level& level,
                           float* numbers) const noexcept {
@@ -39,10 +39,10 @@ struct k_parts {
 
 }  // namespace detail
 
-// ggml's Q4_K, read only: blocks of 256 numbers q of 4 bits in 8 parts, each with a scale s and a least number m of 6
+// ggml's Q4_K, read only: blocks of 256 codes q of 4 bits in 8 parts, each with a scale s and a minimum m of 6
 // bits; f16 scales d and d_min of these. x = (d s) q - (d_min m).
-// Byte i of 32 bytes holds numbers i (low bits) and i + 32 of 64. Shapes: the last axis is a multiple of 256.
-// Numerics: 4.5 bits per number; the products are exact in f32, the difference rounds once, as in ggml.
+// Byte i of 32 bytes holds codes i (low bits) and i + 32 of 64. Shapes: the last axis is a multiple of 256.
+// Numerics: 4.5 bits per value; the products are exact in f32, the difference rounds once, as in ggml.
 struct q4_k {
     struct storage {
         std::uint16_t scale = 0, least = 0;  // f16

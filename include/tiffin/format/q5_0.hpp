@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// Numbers of 5 bits: four low ones in pairs, as in q4_0, and the fifth of number i in bit i of `high`.
+// Codes of 5 bits: four low ones in pairs, as in q4_0, and the fifth of code i in bit i of `high`.
 struct five_bits {
     std::array<std::uint8_t, 4> high{};
     std::array<std::uint8_t, 16> pairs{};
@@ -19,7 +19,7 @@ struct five_bits {
         const int low = i < 16 ? pairs[i] & 15 : pairs[i - 16] >> 4;
         return low | (high[i / 8] >> i % 8 & 1) << 4;
     }
-    // All of them, in a loop that compilers find instructions for.
+    // Unpacks all codes, in a loop that compilers vectorise.
     constexpr void put(std::uint8_t* to) const noexcept {
         std::uint32_t fifth = 0;
         for (std::size_t i = 0; i < 4; ++i) fifth |= std::uint32_t{high[i]} << 8 * i;
@@ -32,8 +32,8 @@ struct five_bits {
 
 }  // namespace detail
 
-// ggml's Q5_0, read only: blocks of 32 numbers, an f16 scale d and 32 numbers q of 5 bits. x = d (q - 16).
-// Shapes: the last axis is a multiple of 32. Numerics: 5.5 bits per number; exact in f32.
+// ggml's Q5_0, read only: blocks of 32 values, an f16 scale d and 32 codes q of 5 bits. x = d (q - 16).
+// Shapes: the last axis is a multiple of 32. Numerics: 5.5 bits per value; exact in f32.
 struct q5_0 {
     struct storage {
         std::uint16_t scale = 0;  // f16

@@ -8,8 +8,8 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q5_1, read only: blocks of 32 numbers, an f16 scale d, an f16 least number m and 32 numbers q of 5 bits.
-// x = d q + m. Shapes: the last axis is a multiple of 32. Numerics: 6 bits per number; d q is exact in f32, the
+// ggml's Q5_1, read only: blocks of 32 values, an f16 scale d, an f16 minimum m and 32 codes q of 5 bits.
+// x = d q + m. Shapes: the last axis is a multiple of 32. Numerics: 6 bits per value; d q is exact in f32, the
 // sum rounds once, as in ggml.
 struct q5_1 {
     struct storage {

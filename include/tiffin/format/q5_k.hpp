@@ -8,8 +8,8 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q5_K, read only: q4_k with a fifth bit, that of number i in bit i / 32 of byte i % 32 of `high`.
-// Shapes: the last axis is a multiple of 256. Numerics: 5.5 bits per number; as q4_k.
+// ggml's Q5_K, read only: q4_k with a fifth bit, that of code i in bit i / 32 of byte i % 32 of `high`.
+// Shapes: the last axis is a multiple of 256. Numerics: 5.5 bits per value; as q4_k.
 struct q5_k {
     struct storage {
         std::uint16_t scale = 0, least = 0;  // f16

@@ -8,11 +8,11 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q6_K, read only: blocks of 256 numbers q of 6 bits in 16 parts, each with a scale s of 8 bits; an f16 scale d
+// ggml's Q6_K, read only: blocks of 256 codes q of 6 bits in 16 parts, each with a scale s of 8 bits; an f16 scale d
 // of these. x = (d s) (q - 32).
-// Of 128 numbers, byte i of 64 holds the four low bits of numbers i and i + 64, byte i of 32 the two high ones of
-// numbers i, i + 32, i + 64 and i + 96. Shapes: the last axis is a multiple of 256.
-// Numerics: 6.6 bits per number; d s is exact in f32, the product rounds once, as in ggml.
+// Of 128 codes, byte i of 64 holds the four low bits of codes i and i + 64, byte i of 32 the two high ones of
+// codes i, i + 32, i + 64 and i + 96. Shapes: the last axis is a multiple of 256.
+// Numerics: 6.6 bits per value; d s is exact in f32, the product rounds once, as in ggml.
 struct q6_k {
     struct storage {
         std::array<std::uint8_t, 128> low{};

@@ -7,10 +7,10 @@
 
 TIFFIN_BEGIN
 
-// ggml's Q8_0: blocks of 32 numbers, an f16 scale d and 32 signed bytes q.
+// ggml's Q8_0: blocks of 32 values, an f16 scale d and 32 signed bytes q.
 // x = d q, with d = max |x| / 127 and q = x / d rounded to the nearest, ties away from 0.
 // Shapes: the last axis of a tensor is a multiple of 32.
-// Numerics: 8.5 bits per number; error of a number up to max |x| / 254 and the rounding of d, 2^-11 of x
+// Numerics: 8.5 bits per value; error of a value up to max |x| / 254 and the rounding of d, 2^-11 of x
 //   (absolute below d = 2^-14, up to 127 * 2^-25).
 //   d q is exact in f32. encode() gives the bits of ggml's quantize_row_q8_0_ref.
 struct q8_0 {
@@ -41,8 +41,8 @@ struct q8_0 {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) numbers[i] = scale * static_cast<float>(from.values[i]);
     }
-    // Rounds a block of activations, which nobody stores: the same with a scale of f32, so that the relative
-    // error is the same for numbers of any size (a block whose largest is below 4e-37 becomes 0).
+    // Rounds a block of activations, which are not stored: the same with a scale of f32, so that the relative error
+    // is the same for values of any size (a block whose largest is below 4e-37 becomes 0).
     static void round(const float* numbers, float* to) noexcept {
         float most = 0;
         for (std::size_t i = 0; i < block; ++i) most = std::fmax(most, std::fabs(numbers[i]));

@@ -1,4 +1,4 @@
-// Blocks of one number format as blocks of another, without a detour over numbers.
+// Conversion of blocks between number formats without requantisation.
 #pragma once
 
 #include <tiffin/format/given_format.hpp>
@@ -25,7 +25,7 @@ Storage block_at(const void* data, std::size_t i) noexcept {
     return block;
 }
 
-// Numbers of at most 8 bits times an f16: exactly.
+// Codes of at most 8 bits times an f16 scale: exact.
 template <class Level>
 bool repack_levels(std::uint16_t scale, const Level& level, q8_0::storage& to) noexcept {
     to.scale = scale;
@@ -35,7 +35,7 @@ bool repack_levels(std::uint16_t scale, const Level& level, q8_0::storage& to) n
 inline int level_of_pairs(const std::array<std::uint8_t, 16>& pairs, std::size_t i) noexcept {
     return i < 16 ? pairs[i] & 15 : pairs[i - 16] >> 4;
 }
-// The scale is a power of two, which an f16 has where it is neither large nor tiny.
+// The scale is a power of two, which f16 represents unless it is too large or too small.
 inline bool repack(const mxfp4::storage& from, q8_0::storage& to) noexcept {
     std::array<float, mxfp4::block> numbers;
     mxfp4::decode(from, numbers.data());
@@ -46,7 +46,7 @@ inline bool repack(const mxfp4::storage& from, q8_0::storage& to) noexcept {
         scale, [&](std::size_t i) { return numbers[i] / half; }, to);
 }
 
-// An eighth of a block: the products of its scales are rounded to f16, and nothing else.
+// One part, an eighth of a block: only the products of its scales are rounded, to f16.
 inline bool repack(const q4_k::storage& from, std::size_t part, q4_1::storage& to) noexcept {
     to.scale = f32_to_f16(f16_to_f32(from.scale) * static_cast<float>(from.parts.scale(part)));
     to.least = f32_to_f16(-f16_to_f32(from.least) * static_cast<float>(from.parts.least(part)));
@@ -58,10 +58,10 @@ inline bool repack(const q4_k::storage& from, std::size_t part, q4_1::storage& t
 
 }  // namespace detail
 
-// Writes the block of numbers [first, first + 32) of given memory, in another format, whose levels are the same and
-// whose scales are those of the given ones: Q8_0 of Q4_0, Q5_0, IQ4_NL and MXFP4, exactly; Q4_1 of Q4_0, exactly; Q4_1
-// of Q4_K with its scale and least number rounded to f16, a relative error of at most 2^-11 each.
-// Returns false, and leaves `to` of no use, where there is no such way: then numbers are encoded anew.
+// Converts the block of values [first, first + 32) of `data` to another format with the same codes and scales: Q8_0
+// from Q4_0, Q5_0, IQ4_NL and MXFP4, exactly; Q4_1 from Q4_0, exactly; Q4_1 from Q4_K with its scale and minimum
+// rounded to f16, a relative error of at most 2^-11 each.
+// Returns false, with `to` unspecified, where there is no such conversion: the caller then encodes the values.
 // Precondition: first is a multiple of 32.
 template <class To>
 bool repack([[maybe_unused]] const void* data, [[maybe_unused]] dtype type,

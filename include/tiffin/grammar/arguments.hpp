@@ -1,5 +1,5 @@
-// What stands in a composition for what a text names: gate<activation_argument<0>, argument<1>> is what "gate(silu,
-// dense)" is made from. Argument K is the K-th that the text gives, from 0. A string is "$K", the name of a tensor.
+// Placeholders in a composition for the arguments of a text: gate<activation_argument<0>, argument<1>> is the pattern
+// of "gate(silu, dense)". Argument K is the K-th of the text, from 0. "$K" is a string argument, the name of a tensor.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -13,7 +13,7 @@
 
 TIFFIN_BEGIN
 
-// What a policy is for, where a text names it.
+// The role of a policy that a text names.
 enum class policy_role : std::uint8_t {
     source,
     gate,  // a source that is a gate
@@ -23,23 +23,23 @@ enum class policy_role : std::uint8_t {
     router,
     row_gate,  // of gated_rows
     dot_gate,  // of dot_gated
-    tensor,    // pool, chosen_rows: which tensor a source declares
+    tensor,    // pool, chosen_rows: the tensor that a source declares
     none,      // no source: the word `none`
     string
 };
-// With their article, for sentences.
+// With their article, for error messages.
 inline constexpr std::array<std::string_view, 11> policy_role_names{
     {"a source", "a gate", "an activation", "a fusion", "a norm", "a router", "a gate of rows",
      "a gate of a dot product", "a tensor", "none", "a string"}};
 
-// Which argument stands somewhere, and what it must be.
+// The position of an argument in a text, and what it must be.
 struct argument_use {
     static constexpr std::size_t none = ~std::size_t{0};
 
     std::size_t position = none;
     policy_role role = policy_role::source;
     bool weighted = false;  // of a norm: whether it has a weight
-    bool is_rest = false;   // and all arguments that come after it
+    bool is_rest = false;   // also of all arguments after it
 
     [[nodiscard]] constexpr explicit operator bool() const noexcept { return position != none; }
 };
@@ -80,12 +80,12 @@ struct gate_argument : detail::source_argument<K> {
     static constexpr argument_use use{K, policy_role::gate};
 };
 
-// An activation. Inside another policy, which calls it number by number, it calls what the text named.
+// An activation. The policy that holds it calls it value by value, which calls the activation that the text names.
 template <std::size_t K>
 struct activation_argument {
     static constexpr argument_use use{K, policy_role::activation};
     const void* policy = nullptr;
-    void (*function)() = nullptr;  // S (*)(const void* policy, const S&), S the number that routers choose in
+    void (*function)() = nullptr;  // S (*)(const void* policy, const S&), S the type that routers choose in
 
     template <class S>
     S operator()(const S& z) const {
@@ -105,7 +105,7 @@ struct fusion_argument {
     static constexpr double flops() noexcept { return 0; }
 };
 
-// A norm with a weight, or one without: what it stands in has one tensor more or less.
+// A norm with a weight or without: the source that holds it has one tensor more or less.
 template <std::size_t K, bool Weighted>
 struct norm_argument {
     static constexpr argument_use use{K, policy_role::norm, Weighted};
@@ -122,7 +122,7 @@ struct norm_argument {
     static constexpr double flops() noexcept { return 0; }
 };
 
-// The tensors of a router that is not known yet.
+// Placeholder for the tensors of a router.
 struct router_tensors : detail::declared_tensor<"$router", tensor_kind::logits, presence::required> {};
 
 template <std::size_t K>
@@ -130,7 +130,7 @@ struct router_argument {
     static constexpr argument_use use{K, policy_role::router};
     using tensors = tensor_list<router_tensors>;
 };
-// A router of rows.
+// A router of table rows.
 template <std::size_t K>
 struct row_router_argument : router_argument<K> {
     static constexpr bool chooses_rows = true;
@@ -161,7 +161,7 @@ struct tensor_argument : detail::declared_tensor<detail::argument_text<'#', K>::
 
 namespace detail {
 
-// What argument P stands for, if it does.
+// The argument that P is a placeholder for, if it is one.
 template <class P>
 constexpr argument_use use_of() noexcept {
     if constexpr (requires { P::use.position; })

@@ -1,4 +1,4 @@
-// What a type of source is, as data: what walks over compositions read, so that they are compiled once and not for each.
+// The type of a source as data, so that code that walks compositions is compiled once, not per composition.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -20,7 +20,7 @@
 
 TIFFIN_BEGIN
 
-// What the names of a part's tensors begin with: "base.", or "experts.3." where there is a number.
+// The prefix of the names of a part's tensors: "base.", or "experts.3." where it has a number.
 struct part_scope {
     static constexpr std::size_t no_number = ~std::size_t{0};
 
@@ -39,10 +39,10 @@ struct node_tensor {
     presence needed;
     std::array<axis, 3> axes{};
     std::size_t rank = 0;
-    double neutral = 0;  // of vectors and scalars: what changes nothing
+    double neutral = 0;  // of vectors and scalars: the value without effect
 };
 
-// The role that a source claims (see concepts.hpp); `formula` where it claims none.
+// The role of a source (see concepts.hpp); `formula` if it has none.
 enum class node_role : std::uint8_t {
     formula,
     chain,
@@ -56,7 +56,7 @@ enum class node_role : std::uint8_t {
     repeated
 };
 
-// How the router of a source chooses: from logits, by a map of ids, by keys, or ranges of rows by id.
+// How the router of a source chooses: from logits, by a map of token ids, by keys, or by row ranges of token ids.
 enum class router_kind : std::uint8_t { none, learned, map, keys, ranges };
 
 struct node_kind;
@@ -65,27 +65,27 @@ struct node_part {
     const node_kind* kind;
     part_scope scope;
     std::string_view role;
-    bool has_role;  // else it plays that of the whole
+    bool has_role;  // else it has the role of the whole
 };
 
 struct node_kind {
     node_role role = node_role::formula;
     router_kind router = router_kind::none;
-    bool has_name = false;  // a leaf of no name is called after its role
+    bool has_name = false;  // a leaf without a name is named after its role
     bool own_width = false;
     bool sums = false;         // no formula: the sum of its tensors and parts
-    bool keeps_width = false;  // inner rows of a chain are as wide as what it reads
+    bool keeps_width = false;  // inner rows of a chain are as wide as its input
     std::string_view name{};
-    std::string_view inner_width{};    // what the width between two parts of a chain is called
-    std::string_view repeated_name{};  // what the numbered parts are called, "experts"
+    std::string_view inner_width{};    // the name of the width between two parts of a chain
+    std::string_view repeated_name{};  // the name of the numbered parts, "experts"
     std::size_t recorded_first = 0;    // the part whose routes a call records before those of the others
     std::span<const node_tensor> tensors{};
     std::span<const node_part> parts{};
     part_scope (*scope)(std::size_t part) = nullptr;  // if its parts are named
-    // Where a text names it, its policy or its gate of rows (see arguments.hpp).
+    // For placeholders of a text: the source itself, its policy, its gate of rows (see arguments.hpp).
     argument_use argument{}, policy{}, row_gate{};
     status (*check)(const void* source) =
-        nullptr;  // what only the source itself can say, if there is anything
+        nullptr;  // checks options that only the source itself can check; may be null
 
     [[nodiscard]] constexpr bool has(tensor_kind kind) const noexcept {
         return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.kind == kind; });
@@ -125,7 +125,7 @@ constexpr router_kind router_kind_of() noexcept {
         return row_router<router_of<S>> ? router_kind::ranges : router_kind::map;
 }
 
-// Which argument of a text the policy of a source is, if it is one.
+// The argument of a text that the policy of a source is a placeholder for, if it is one.
 template <class S>
 constexpr argument_use policy_use_of() noexcept {
     if constexpr (routing_source<S>)
@@ -153,7 +153,7 @@ constexpr node_tensor node_tensor_of() noexcept {
     for (std::size_t i = 0; i != Tensor::axes.size(); ++i) t.axes[i] = Tensor::axes[i];
     if (t.needed == presence::optional) return t;
     t.neutral = 1;
-    // A norm may say that its weight is another: `static constexpr double neutral_weight`.
+    // A norm may define another neutral weight: `static constexpr double neutral_weight`.
     if constexpr (requires { std::remove_cvref_t<decltype(S::norm)>::neutral_weight; })
         t.neutral = std::remove_cvref_t<decltype(S::norm)>::neutral_weight;
     return t;
@@ -166,7 +166,7 @@ struct kind_of_source {
         return {{node_tensor_of<S, Tensors>()...}};
     }
     // A source may name its parts, `static constexpr part_scope scope(std::size_t part)`, and give them roles of
-    // their own, `gate_proj` and `up_proj`. Else they play its own; in a chain, none.
+    // their own, `gate_proj` and `up_proj`. By default they have its role; in a chain, none.
     template <std::size_t I>
     static constexpr node_part part() noexcept {
         node_part of{&kind_of_source<part_of<S, I>>::kind, {}, {}, chained_source<S>};
@@ -207,7 +207,7 @@ struct kind_of_source {
         if constexpr (requires { S::scope(0); }) k.scope = S::scope;
         k.argument = use_of<S>();
         k.policy = policy_use_of<S>();
-        // A node made of a text has the policy in the place of the source.
+        // In a plan made from a text, `source` points to the policy instead of the source.
         static_assert(
             !policy_use_of<S>() || is_policy_of_values<S> || is_sum_of_values<S> || has_role<S, row_role>,
             "tiffin: a source whose policy a text names has no formula of its own; list it once for "

@@ -1,4 +1,4 @@
-// The options of a policy that a text or a file can set: a name and a member of its class each.
+// The options of a policy that a text or a file can set: each a name and a member of its class.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 // The defaults are those of the class.
 template <class Policy, class Value>
 struct option {
-    // By a name of its own: nvcc writes `Value Policy::*member` with parentheses, of which g++ warns.
+    // A named type: nvcc prints `Value Policy::*member` with parentheses, of which g++ warns.
     using pointer = Value Policy::*;
     std::string_view name;
     pointer member;

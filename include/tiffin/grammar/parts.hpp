@@ -1,4 +1,4 @@
-// The parts of a source and where they stand: what their tensors are called after, the sizes around them.
+// The parts of a source: their positions in a composition, their tensor names and the sizes around them.
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
@@ -28,8 +28,8 @@ inline std::string tensor_name(const std::string& prefix, std::string_view owner
     return name;
 }
 
-// Where a source stands. Prefix: a string, or what names are put together from elsewhere. Size: a number, or
-// what stands for one before it is known. `role` is what a leaf without a name of its own is called.
+// The position of a source in a composition. Prefix: a string, or another type that names are built from. Size: an
+// integer, or the id of a size that may not be known yet. `role`: the name of a leaf without a name of its own.
 template <class Prefix, class Size>
 struct standing {
     Prefix prefix{};
@@ -39,15 +39,15 @@ struct standing {
     Size d_model{};
     Size vocab{};
 
-    // How wide the row is that a tensor of this kind reads as it is.
+    // The width of the row (input or residual) that a tensor of this kind yields unchanged.
     constexpr Size row_of(tensor_kind kind) const noexcept {
         return kind == tensor_kind::residual_row ? d_model : input;
     }
 };
 
-// Where part i of a source stands that is of this kind and stands at `at`. `input`: of the part, left as that of the
-// next. Parts have the widths of the whole; in a chain each reads the row of the one before it, of a width of its own.
-// A part with a scope has a vocabulary of its own. `fresh(name, at)` makes a size that nothing is known of yet.
+// The position of part i of a source of this kind at position `at`. `input`: of this part; set to that of the next one.
+// Parts have the widths of the whole; in a chain each reads the row of the one before it, of a width of its own.
+// A part with a scope has a vocabulary of its own. `fresh(name, at)` makes a size that is not known yet.
 template <class At, class Size, class Fresh>
 constexpr At stand(const node_kind& kind, std::size_t i, const At& at, Size& input, const Fresh& fresh) {
     const node_part& part = kind.parts[i];
@@ -65,7 +65,7 @@ constexpr At stand(const node_kind& kind, std::size_t i, const At& at, Size& inp
     return of;
 }
 
-// A tensor's name in pieces, which can be compared while a program is compiled.
+// A tensor's name in pieces, which can be compared at compile time.
 struct name_path {
     std::array<part_scope, 12> scopes{};
     std::size_t depth = 0;
@@ -74,7 +74,7 @@ struct name_path {
 
     friend constexpr bool operator==(const name_path&, const name_path&) = default;
 };
-// (Deeper ones than there is room for are compared when they are bound.)
+// (Deeper names are compared when they are bound.)
 constexpr name_path extended(name_path prefix, const part_scope& scope) noexcept {
     if (!scope.name.empty() && prefix.depth < prefix.scopes.size()) prefix.scopes[prefix.depth++] = scope;
     return prefix;
@@ -82,7 +82,7 @@ constexpr name_path extended(name_path prefix, const part_scope& scope) noexcept
 
 using naming = standing<name_path, int>;
 
-// Calls visit(name) for every stored tensor of a source of this kind and of its parts, but those that are repeated.
+// Calls visit(name) for every stored tensor of a source of this kind and of its parts, except repeated ones.
 template <class Visit>
 constexpr void visit_names(const node_kind& kind, const naming& at, const Visit& visit) {
     for (const node_tensor& t : kind.tensors)

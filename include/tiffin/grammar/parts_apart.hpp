@@ -1,4 +1,4 @@
-// Which parts of a source are computed before it, and how many values its formula holds: of types and of texts alike.
+// Which parts of a source are computed before it, and how many values its formula holds: for types and for texts.
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
@@ -12,8 +12,8 @@ namespace detail {
 
 constexpr bool multiplies_input(const node_kind& kind) noexcept;
 
-// Whether the parts of a source are computed before it, for whole rows: those of a chain, of a source with rows of its own,
-// and of a norm over a product, whose row is not known before.
+// Whether the parts of a source are computed before it, for whole rows: those of a chain, of a source with rows of its
+// own, and of a norm over a product, whose whole row is needed first.
 constexpr bool parts_apart(const node_kind& kind) noexcept {
     switch (kind.role) {
         case node_role::formula:
@@ -30,12 +30,12 @@ constexpr bool multiplies_input(const node_kind& kind) noexcept {
             std::any_of(kind.parts.begin(), kind.parts.end(),
                         [](const node_part& part) { return multiplies_input(*part.kind); }));
 }
-// Values of parts that the formula of a source holds at a time, until the op that reads them has all of its own.
+// The most values of parts that the formula of a source holds until the op that reads them has all its operands.
 constexpr std::size_t values_held(const node_kind& kind) noexcept {
     std::size_t most = 1, before = kind.tensors.size();
     if (parts_apart(kind)) return most;
     for (const node_part& part : kind.parts) {
-        // A sum is added up term by term.
+        // A sum is accumulated term by term.
         most =
             std::max(most, (kind.sums ? std::min<std::size_t>(before, 1) : before) + values_held(*part.kind));
         ++before;

@@ -1,4 +1,4 @@
-// What a source must have for the role that it claims (see concepts.hpp), and the sentences where it has not.
+// What a source must have for the role that it claims (see concepts.hpp), checked at compile time with messages.
 #pragma once
 
 #include <tiffin/grammar/arguments.hpp>
@@ -66,7 +66,7 @@ constexpr void check_router() {
         }
 }
 
-// What a role asks of a source whose own tensors are `own`, as sentences.
+// Checks what a role requires of a source whose own tensors are `own`.
 template <class S, class own>
 constexpr void check_role() {
     if constexpr (has_role<S, chain_role>) {

@@ -1,4 +1,4 @@
-// The kinds of tensor that a source may read, and how a formula names them.
+// The kinds of tensor that a source may read, and how a formula refers to them.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -19,14 +19,14 @@ enum class tensor_kind : std::uint8_t {
     table,
     vector,
     scalar,
-    // What a routed source reads (see router/): `choices` are the experts picked for the token.
+    // Read by a routed source (see router/): `choices` are the experts chosen for the token.
     logits,
     selection_bias,
     route_map,
     low_rank_in,
     low_rank_out,
     pool,
-    // What a router of rows reads, and the rows (see router/product_keys.hpp, row_range.hpp, gated_rows.hpp).
+    // Read by a router of table rows, and the rows (see router/product_keys.hpp, row_range.hpp, gated_rows.hpp).
     query,
     query_bias,
     half_keys,
@@ -47,15 +47,15 @@ constexpr bool is_stored(tensor_kind kind) noexcept {
     return kind < tensor_kind::row_scale;
 }
 
-// Whether it has a row for each choice of a router of rows, not one per token and expert.
+// Whether it has a row per choice of a row router, not one per token and expert.
 constexpr bool has_row_per_choice(tensor_kind kind) noexcept {
     return kind == tensor_kind::row_keys || kind == tensor_kind::chosen_rows;
 }
-// Whether it has rows of which a token reads some, and whether it holds whole numbers that say which.
+// Whether it is a table of which a token reads some rows; whether it holds the integers that select them.
 constexpr bool holds_rows(tensor_kind kind) noexcept {
     return kind == tensor_kind::table || kind == tensor_kind::pool || has_row_per_choice(kind);
 }
-// Rows that a formula reads; the keys of rows are their router's.
+// Table rows that a formula reads; keys of rows are read by their router.
 constexpr bool is_row_value(tensor_kind kind) noexcept {
     return holds_rows(kind) && kind != tensor_kind::row_keys;
 }
@@ -63,21 +63,21 @@ constexpr bool is_map(tensor_kind kind) noexcept {
     return kind == tensor_kind::route_map || kind == tensor_kind::row_ranges;
 }
 
-// Whether all of it is multiplied with what the source reads, or with a query made of that.
+// Whether the whole tensor is multiplied with the source's input, or with a query made from it.
 constexpr bool is_weight(tensor_kind kind) noexcept {
     using enum tensor_kind;
     return kind == projection || kind == logits || kind == low_rank_in || kind == query || kind == half_keys;
 }
 
-// Whether it is a row of the call's, as it is.
+// Whether it yields a row unchanged: the source's input or the residual.
 constexpr bool reads_row(tensor_kind kind) noexcept {
     return kind == tensor_kind::input_row || kind == tensor_kind::residual_row;
 }
 
 // The size of one axis. `width` and `input` are the features that a source yields and reads (see parts.hpp).
 // `experts` and `rank` are one size in all tensors of one source, `vocab` in all sources of one scope.
-// `choices` are free for each tensor. Of product keys: `queries` numbers of a token in `groups` of `half`, and
-// `keys` per group; experts, there, are rows of a table. `bounds` are two.
+// `choices` are free for each tensor. Of product keys: `queries` values per token in `groups` of `half`, and
+// `keys` per group; `experts` are then the table rows. `bounds` are two.
 enum class axis : std::uint8_t {
     width,
     input,
@@ -106,8 +106,8 @@ struct declared_tensor {
 
 }  // namespace detail
 
-// A dense weight W (width, input): `at[w]` is sum_k x[k] W[feature][k], where x is what the source
-// reads. Cost: 2 input FLOPs per element.
+// A dense weight W (width, input): `at[w]` is sum_k x[k] W[feature][k], x being the source's input.
+// Cost: 2 input FLOPs per element.
 template <fixed_string Name>
 struct projection
     : detail::declared_tensor<Name, tensor_kind::projection, presence::required, axis::width, axis::input> {};
@@ -117,15 +117,15 @@ template <fixed_string Name>
 struct table
     : detail::declared_tensor<Name, tensor_kind::table, presence::required, axis::vocab, axis::width> {};
 
-// One number per feature, v (width): `at[v]` is v[feature]; 0 where it is optional and not given.
+// One value per feature, v (width): `at[v]` is v[feature]; 0 where it is optional and not given.
 template <fixed_string Name, presence Needed = presence::required>
 struct vector : detail::declared_tensor<Name, tensor_kind::vector, Needed, axis::width> {};
 
-// One number, of shape () or (1): `at[a]` is that number everywhere.
+// One value, of shape () or (1): `at[a]` is that value everywhere.
 template <fixed_string Name>
 struct scalar : detail::declared_tensor<Name, tensor_kind::scalar, presence::required> {};
 
-// The weight of a router (experts, input), and what is added to the values that its choice sees.
+// The weight of a router (experts, input), and the bias added to the scores that its choice compares.
 template <fixed_string Name>
 struct logits
     : detail::declared_tensor<Name, tensor_kind::logits, presence::required, axis::experts, axis::input> {};
@@ -133,7 +133,7 @@ template <fixed_string Name>
 struct selection_bias
     : detail::declared_tensor<Name, tensor_kind::selection_bias, presence::optional, axis::experts> {};
 
-// The experts of each token id, integers (vocab) or (vocab, choices).
+// The experts per token id, integers (vocab) or (vocab, choices).
 template <fixed_string Name>
 struct route_map
     : detail::declared_tensor<Name, tensor_kind::route_map, presence::required, axis::vocab, axis::choices> {
@@ -149,14 +149,14 @@ template <fixed_string Name>
 struct low_rank_out : detail::declared_tensor<Name, tensor_kind::low_rank_out, presence::required,
                                               axis::experts, axis::width, axis::rank> {};
 
-// A table an expert, E (experts, vocab, width): `at[e]` is sum over choices (i, w) of
+// One table per expert, E (experts, vocab, width): `at[e]` is sum over choices (i, w) of
 // w E_i[token id][feature]. Cost: `choices` rows per token.
 template <fixed_string Name>
 struct pool : detail::declared_tensor<Name, tensor_kind::pool, presence::required, axis::experts, axis::vocab,
                                       axis::width> {};
 
-// The query of a token, W (queries, input) and a bias, and the keys (groups, keys, half) that its parts are held
-// against: two groups per head.
+// The query projection of a token, W (queries, input) and a bias, and the keys (groups, keys, half) that the parts of
+// the query are multiplied with: two groups per head.
 template <fixed_string Name>
 struct query
     : detail::declared_tensor<Name, tensor_kind::query, presence::required, axis::queries, axis::input> {};
@@ -167,14 +167,14 @@ template <fixed_string Name>
 struct half_keys : detail::declared_tensor<Name, tensor_kind::half_keys, presence::required, axis::groups,
                                            axis::keys, axis::half> {};
 
-// The rows [begin, end) of each token id, integers (vocab, 2).
+// The rows [begin, end) per token id, integers (vocab, 2).
 template <fixed_string Name>
 struct row_ranges
     : detail::declared_tensor<Name, tensor_kind::row_ranges, presence::required, axis::vocab, axis::bounds> {
 };
 
-// Rows that a router of rows chooses among: keys K (experts, input), whose products with what the source reads
-// give the chosen their weights, and V (experts, width): `at[v]` is the sum over choices (i, w) of w V[i][feature].
+// Table rows that a row router chooses among: keys K (experts, input), whose dot products with the source's input
+// weight the chosen rows, and values V (experts, width): `at[v]` is the sum over choices (i, w) of w V[i][feature].
 // Cost: `choices` rows per token.
 template <fixed_string Name>
 struct row_keys
@@ -183,7 +183,7 @@ template <fixed_string Name>
 struct chosen_rows : detail::declared_tensor<Name, tensor_kind::chosen_rows, presence::required,
                                              axis::experts, axis::width> {};
 
-// Numbers computed once per token: the scale of a norm over the row, the row of a source below.
+// Computed once per token: the scale of a row, and the row of a part.
 struct row_scale : detail::declared_tensor<"", tensor_kind::row_scale, presence::optional> {};
 struct computed : detail::declared_tensor<"", tensor_kind::computed, presence::optional, axis::width> {};
 
@@ -193,7 +193,7 @@ struct row_width : detail::declared_tensor<"", tensor_kind::row_width, presence:
 // A row (T, width) that the caller gives with each call (see token_inputs).
 struct given : detail::declared_tensor<"", tensor_kind::given, presence::optional, axis::width> {};
 
-// The row (T, width) that the source reads, and that of the residual stream (see source_input.hpp, residual_input.hpp).
+// The row (T, width) of the source's input, and that of the residual stream (see source_input.hpp, residual_input.hpp).
 struct input_row : detail::declared_tensor<"", tensor_kind::input_row, presence::optional, axis::width> {};
 struct residual_row
     : detail::declared_tensor<"", tensor_kind::residual_row, presence::optional, axis::width> {};
@@ -214,7 +214,7 @@ struct tensor_list {
     template <class T>
     static constexpr bool contains = (std::same_as<T, Tensors> || ...);
 
-    // The place of T. Precondition: contains<T>.
+    // The index of T. Precondition: contains<T>.
     template <class T>
     static constexpr std::size_t index_of() noexcept {
         std::size_t i = 0;

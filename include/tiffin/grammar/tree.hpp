@@ -1,4 +1,4 @@
-// What a source is to everything that computes it: its parts, its own tensors, the place where its formula is evaluated.
+// How a source is evaluated: its parts, its own tensors, and the place at which its formula is computed.
 //
 // A leaf declares tensors and a formula over `at`, the place (token, feature) being computed:
 //
@@ -12,7 +12,7 @@
 //
 // A node has other sources as `parts()` and a formula over their values, or over `at` and their values
 // where it has tensors of its own. Chains and row sources are computed for whole rows first. The value
-// type is the backend's: a double, a float, a SIMD register, a number with its error bound.
+// type is the backend's: a double, a float, a SIMD register, a value with its error bound.
 #pragma once
 
 #include <tiffin/grammar/concepts.hpp>
@@ -68,7 +68,7 @@ using own_tensors_of = typename detail::own_tensors<S>::type;
 template <source_policy S>
 inline constexpr auto own_kinds = detail::kinds_in(own_tensors_of<S>{});
 
-// The place that a source sees: the backend's place, with the source's own tensors found by their type.
+// The place as a source sees it: the backend's place, with the source's own tensors found by their type.
 template <class Source, std::size_t First, class Place>
 struct source_place {
     const Place& place;
@@ -82,7 +82,7 @@ struct source_place {
         return place.template value<First + tensors::template index_of<Tensor>(), Tensor>();
     }
 
-    // formula(values...); number by number where it is written for plain numbers only.
+    // formula(values...); value by value where it is written for plain scalars only.
     template <class Formula, class... Values>
     TIFFIN_HD auto apply(const Formula& formula, const Values&... values) const {
         if constexpr (std::invocable<const Formula&, const Values&...>)
@@ -105,7 +105,7 @@ TIFFIN_HD auto join(const S& s, const Place& place, const Values&... values) {
 
 }  // namespace detail
 
-// From the sum over a row, of its squares or of the products of two, to the number that scales the row.
+// From the sum over a row (of its squares, or of the products of two rows) to the scalar that scales the row.
 template <row_scaled_source S, class Number>
 TIFFIN_HD Number scale_of_row(const S& s, const Number& sum, const Number& width) {
     if constexpr (row_normed_source<S>)

@@ -1,4 +1,4 @@
-// Reads at many places of a file through a ring: requests that one thread hands to the system by the dozen.
+// Reads at many offsets of a file through a ring such as io_uring, in which one thread keeps many requests in flight.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -21,21 +21,21 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A read that a ring has ended: the number it was queued with, and the bytes that came or a negative error.
+// A read that a ring has completed: the slot it was queued with, and the bytes read or a negative error.
 struct ended_read {
     unsigned place = 0;
     int got = 0;
 };
 
-// What a reading ring asks of a ring: uring of reading_ring.hpp, or one that fails as a test wants it. Errors
-// are negative; nothing throws.
-//   open(entries)               makes it: 0 or an error
-//   close()                     ends it; what the system has taken may go on, what it has not is forgotten
+// The operations that a reading ring needs: uring of reading_ring.hpp has them, or a test's ring that fails on purpose.
+// Errors are negative; nothing throws.
+//   open(entries)               creates it: 0 or an error
+//   close()                     destroys it; reads that the system has taken may go on, others are dropped
 //   queue(file, read, to, place)  whether there was room for one more
-//   submit_and_wait()           hands over what is queued, or a part of it, and waits until a read has ended
-//   wait()                      the same, but hands over nothing
-//   queued()                    reads that the system has not taken, whatever the two calls above have said
-//   take(ended)                 whether a read has ended
+//   submit_and_wait()           submits queued reads, or some of them, and waits until a read has ended
+//   wait()                      the same, but submits nothing
+//   queued()                    reads that the system has not taken, whatever the two calls above have returned
+//   take(ended)                 takes a completed read; false where there is none
 template <class R>
 concept read_ring = std::default_initializable<R> &&
     requires(R& ring, const R& seen, const file_read& read, std::byte* to, ended_read& ended) {
@@ -48,16 +48,15 @@ concept read_ring = std::default_initializable<R> &&
     { ring.take(ended) } -> std::same_as<bool>;
 };
 
-// One thread that keeps up to `depth` reads in flight. In a child of fork() the ring is made anew: its memory
-// is shared with the parent.
+// Reads with up to `depth` reads in flight, on the calling thread. In a child of fork() the ring is created anew: its
+// memory is shared with the parent.
 //
-// However a call ends, the system is then at work on none of its reads and will not begin one: what it has
-// taken is waited for, and a ring that holds more is made anew.
-// Errors: those of open_file::read, which is asked again for every read that the ring has not brought whole:
-//   what it says counts. errc::file where the system has no io_uring for this process, where it does not take
-//   reads, and where it is busy (EAGAIN, EBUSY, EINTR) with no read in flight in `most_tries` tries, a
-//   millisecond apart. The next call tries again.
-// Cost: room for `depth` reads; a system call for as many as end meanwhile.
+// When a call ends, also by a failure, the system is working on none of its reads and will not begin one: reads that it
+// has taken are waited for, and a ring that holds others is created anew.
+// Errors: those of open_file::read, which repeats every read that the ring has not completed whole, and whose result
+//   counts. errc::file where this process has no io_uring, where it does not take reads, and where it is busy (EAGAIN,
+//   EBUSY, EINTR) with no read in flight in `most_tries` tries, a millisecond apart. The next call tries again.
+// Cost: memory for `depth` reads; one system call for all reads that have ended since the last.
 template <read_ring Ring>
 class basic_reading_ring {
 public:
@@ -71,7 +70,7 @@ public:
         if (error_ == 0) ring_.close();
     }
 
-    // Whether the system has io_uring for this process; containers often have not.
+    // Whether this process may use io_uring; in containers it often may not.
     [[nodiscard]] bool works() const noexcept { return error_ == 0; }
 
     status read(const open_file& file, std::span<const file_read> reads, const read_arrived& arrived) {
@@ -85,7 +84,7 @@ public:
             basic_reading_ring& ring;
             ~ending() { ring.settle(); }
         } at_the_end{*this};
-        std::array<unsigned, depth> free{};  // places
+        std::array<unsigned, depth> free{};  // slots
         std::array<std::size_t, depth> read_at{};
         std::iota(free.begin(), free.end(), 0u);
         std::size_t next = 0;
@@ -108,7 +107,7 @@ public:
                 tries = 0;
                 continue;
             }
-            if (error >= 0) error = -EAGAIN;  // has taken nothing
+            if (error >= 0) error = -EAGAIN;  // nothing was taken
             const bool passes = error == -EAGAIN || error == -EBUSY || error == -EINTR;
             if (!passes || (in_flight() == 0 && ++tries == most_tries))
                 return file.refuse("io_uring does not take reads: " + reason(error));
@@ -125,16 +124,16 @@ private:
         if (got >= 0 && static_cast<std::size_t>(got) >= r.needed) return {};
         return file.read(r.offset, to, r.bytes, r.needed);
     }
-    // Reads that the system has taken and not ended.
+    // Reads that the system has taken and not completed.
     [[nodiscard]] unsigned in_flight() const noexcept { return busy_ - ring_.queued(); }
-    // Waits for the reads in flight, and gets rid of those that are queued.
+    // Waits for the reads in flight, and drops those that are queued.
     void settle() noexcept {
         while (in_flight() > 0) {
             ended_read ended;
             if (ring_.take(ended))
                 --busy_;
             else if (const int waited = ring_.wait(); waited < 0 && waited != -EINTR)
-                pause();  // they end without being waited for, too
+                pause();  // reads complete without wait(), too
         }
         if (busy_ > 0) make_anew();
     }

@@ -1,4 +1,4 @@
-// The blocks of layer files that have no block inside, as texts of compositions.
+// Composition texts of the blocks of layer files that contain no other block.
 #pragma once
 
 #include <tiffin/bind/tensor_checks.hpp>
@@ -18,20 +18,20 @@ TIFFIN_BEGIN
 namespace io {
 namespace detail {
 
-// A text in pieces: strings and whole numbers.
+// Concatenates strings and integers.
 template <class... Pieces>
 std::string text_of(const Pieces&... pieces) {
     std::string all;
     (tiffin::detail::piece(pieces).append_to(all), ...);
     return all;
 }
-// The shortest text that is read as the same float.
+// The shortest text that parses to the same float.
 inline std::string number_text(float number) {
     char text[32];
     return std::string(text, std::to_chars(text, text + sizeof text, number).ptr);
 }
 
-// A block in a file: its options and tensors, both called after prefixes.
+// A block in a file: its options and tensors, whose names have the prefixes of `at`.
 struct described_block {
     layer_options& options;
     const weights& given;
@@ -40,12 +40,12 @@ struct described_block {
     [[nodiscard]] bool has(std::string_view tensor) const {
         return given.find(at.tensors + std::string(tensor)) != nullptr;
     }
-    // An option: `to` stays where it is not given.
+    // Reads an option; `to` is unchanged where it is not given.
     template <class Value>
     status read(std::string_view option, Value& to) const {
         return options.read(at.keys + std::string(option), to);
     }
-    // A word among these.
+    // An option that is one of these words.
     status read(std::string_view option, std::span<const std::string_view> words,
                 std::string_view& to) const {
         return options.read(at.keys + std::string(option), words, to);
@@ -55,7 +55,7 @@ struct described_block {
             {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared"}};
         return read("activation", activations, to);
     }
-    // A number that has no default.
+    // An integer that has no default.
     status read_needed(std::string_view option, std::string_view what, std::size_t& to) const {
         const std::string key = at.keys + std::string(option);
         if (!options.has(key)) return failure(errc::option, key, "missing from __metadata__", what);
@@ -66,7 +66,7 @@ struct described_block {
         to = number_text(usual);
         return {};
     }
-    // The norm of a modulator.
+    // The composition text of a modulator's norm.
     status read_norm(std::string& to) const {
         std::string_view norm = "l2";
         std::string eps;
@@ -77,7 +77,7 @@ struct described_block {
     }
 };
 
-// What tensors of a mixture's experts begin with, of which there have to be as many as the option says.
+// The name prefix of a mixture's expert tensors. Fails unless there are num_experts experts.
 inline result<std::string> experts_prefix(const described_block& of) {
     std::size_t count = 0;
     if (status s = of.read_needed("num_experts", "", count); !s) return s.failure();
@@ -91,7 +91,7 @@ inline result<std::string> experts_prefix(const described_block& of) {
             return failure(errc::unused_tensor, e.name, "given, but num_experts is ", count);
     return prefix;
 }
-// The map of a hash mixture says how many experts a token has; an option may say it again.
+// A hash mixture's top_k is the number of columns of its map; the option, where given, must agree.
 inline status check_map(const described_block& of) {
     std::size_t top_k = 0;
     if (status s = of.read("top_k", top_k); !s) return s;
@@ -102,7 +102,7 @@ inline status check_map(const described_block& of) {
                    "hash_map gives a token ", columns);
 }
 
-// A gate with an activation, in whatever composition it stands.
+// The activation option (default `usual`) between the texts `before` and `after`.
 inline result<std::string> gated_text(const described_block& of, std::string_view usual,
                                       std::string_view before, std::string_view after) {
     if (status s = of.read_activation(usual); !s) return s.failure();
@@ -125,8 +125,9 @@ inline result<std::string> stem_hybrid_text(const described_block& of) {
     return gated_text(of, "silu", "ffn(gate(", "), sum(dense, token_embedding))");
 }
 
-// The memory whose tensors a file has: without word embeddings the static one, without rows of its own the dynamic one,
-// else both; with a norm before G where its weight is there, with one matrix for G where that is there.
+// MeKi's memory, determined by the tensors of the file: without word embeddings the static one, without memory.weight
+// the dynamic one, else both (trained_memory); with a norm before G where word_norm is present, with one matrix for G
+// where word_proj.weight is.
 inline std::string memory_text(const described_block& of, const std::string& eps) {
     if (!of.has("word_embed.weight")) return text_of("static_memory(eps=", eps, ")");
     const std::string word =
@@ -184,15 +185,15 @@ inline result<std::string> structmoe_text(const described_block& of) {
                    fusion == "gated" ? ", multiply)" : ", add)");
 }
 
-// With a matrix per token where `in_proj.weight` is there, as an up source where `gate_proj.weight` is, else multiplied
-// with the result.
+// With a matrix per token where `in_proj.weight` is present, as the up source where `gate_proj.weight` is, else
+// multiplied with the FFN's result.
 inline result<std::string> deep_embed_text(const described_block& of) {
     constexpr std::string_view usual = "relu_squared", gate = "ffn(gate(";
     if (of.has("in_proj.weight")) return gated_text(of, usual, gate, "), on_residual(deep_embed_matrix))");
     if (of.has("gate_proj.weight")) return gated_text(of, usual, gate, "), deep_embed)");
     return gated_text(of, usual, "fused(ffn(gate(", ")), deep_embed, multiply)");
 }
-// Folded where `lookup.weight` is there, else with its experts.
+// Folded where `lookup.weight` is present, else with its experts.
 inline result<std::string> mole_text(const described_block& of) {
     auto shared = gated_text(of, "gelu", "ffn(gate(", "))");
     if (!shared) return shared;
@@ -221,7 +222,7 @@ inline result<std::string> longcat_text(const described_block& of) {
 inline status read_rows_per_head(const described_block& of, std::size_t& top_k) {
     return of.read_needed("top_k", "; it counts the rows that a head reads and has no default", top_k);
 }
-// Memory+ where `gate_proj.weight` is there, else the rows alone.
+// Memory+ where `gate_proj.weight` is present, else the memory rows alone.
 inline result<std::string> product_keys_text(const described_block& of) {
     std::size_t top_k = 0;
     if (status s = read_rows_per_head(of, top_k); !s) return s.failure();

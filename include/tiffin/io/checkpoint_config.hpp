@@ -1,4 +1,4 @@
-// What the config.json, or params.json, of a published checkpoint says of its FFNs.
+// The FFN settings of a published checkpoint's config.json or params.json.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -19,8 +19,8 @@
 TIFFIN_BEGIN
 namespace io::detail {
 
-// Reads the value of a key into `to`: a text, a truth or a whole number. Leaves it where the key is not there, or is
-// null, which Python writes for None. Errors: errc::option where the value is of another kind.
+// Reads the value of a key into `to`: a string, a boolean or an unsigned integer. `to` is unchanged where the key is
+// missing or null, which Python writes for None. Errors: errc::option where the value is of another type.
 template <class T>
 status read_key(const nlohmann::json& object, const char* key, T& to, const std::string& label) {
     const auto at = object.find(key);
@@ -38,8 +38,8 @@ status read_key(const nlohmann::json& object, const char* key, T& to, const std:
                           : ", no whole number from 0 on");
 }
 
-// A model type whose FFN is what its tensors and its activation say, and no more. What a file leaves out is the default
-// of the type's class. Source: configuration_*.py of https://github.com/huggingface/transformers, 4.57.
+// A model type whose FFN is determined by its tensors and its activation alone, with the defaults that its class has
+// for missing keys. Source: configuration_*.py of https://github.com/huggingface/transformers, 4.57.
 struct checkpoint_type {
     std::string_view name;
     const char* activation = "silu";
@@ -83,14 +83,14 @@ inline const checkpoint_type* find_checkpoint_type(std::string_view name) noexce
 
 struct checkpoint_config {
     std::string type, activation;
-    std::string eps;  // of the norms; empty where the file does not tell
+    std::string eps;  // of the norms; empty where unknown
     std::size_t layers = 0, experts = 0, top_k = 0;
     bool renormalised = false;
     bool is_lingua = false;
-    // What is wrong with what only some layers read: how experts are chosen, and eps.
+    // Failures of settings that only some layers need, returned by those: the router, and eps.
     status routing, norms;
 
-    // Errors carry `label` as their place.
+    // Failures carry `label` as `where`.
     status read(const std::filesystem::path& folder, const std::string& label) {
         is_lingua = !is_there(folder / "config.json");
         if (is_lingua && !is_there(folder / "params.json"))
@@ -110,7 +110,7 @@ private:
         const auto text = whole.find("text_config");
         const nlohmann::json& config = text != whole.end() && text->is_object() ? *text : whole;
         if (&config != &whole) {
-            // The language model of one that sees has a type, and so defaults, of its own.
+            // The text model of a vision-language model has a model_type, and so defaults, of its own.
             std::string own = type == "mistral3" ? "mistral" : "";
             if (status s = read_key(config, "model_type", own, label); !s) return s;
             if (const checkpoint_type* const known = find_checkpoint_type(own)) defaults = known;
@@ -150,7 +150,7 @@ private:
                        ", no finite number");
     }
 
-    // Meta Lingua's: the model's part of it, or that alone. Its FFN is SwiGLU, which the file does not say.
+    // Meta Lingua's params.json: its `model` object, or only that. Its FFN is always SwiGLU; the file does not name it.
     status read_lingua(const nlohmann::json& whole, const std::string& label) {
         const auto model = whole.find("model");
         type = "lingua";
@@ -169,7 +169,7 @@ private:
     }
     status read_activation(const nlohmann::json& config, const checkpoint_type& defaults,
                            const std::string& label) {
-        // Gemma's classes read hidden_activation, and the first of them hidden_act too; all others that alone.
+        // Gemma's classes read hidden_activation, Gemma 1 also hidden_act; all other types hidden_act alone.
         const bool gemma = defaults.name.starts_with("gemma"), first = defaults.name == "gemma";
         std::string told = defaults.activation;
         if (!gemma || first)
@@ -183,7 +183,7 @@ private:
              {"gelu_pytorch_tanh", "gelu_tanh"},
              {"gelu_new", "gelu_tanh"},
              {"relu", "relu"}}};
-        // Gemma's first configurations say gelu and mean its approximation, which they were trained with.
+        // Gemma 1's configurations name gelu, but the models were trained with its tanh approximation.
         if (first && told == "gelu") told = "gelu_pytorch_tanh";
         for (const auto& [theirs, ours] : known)
             if (told == theirs) activation = ours;

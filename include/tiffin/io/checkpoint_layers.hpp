@@ -1,4 +1,4 @@
-// Which block the FFN of a checkpoint's layer is: published names of tensors by tiffin's names.
+// Maps the FFN of a checkpoint's layer to a block, and its published tensor names to tiffin's.
 #pragma once
 
 #include <tiffin/io/checkpoint_config.hpp>
@@ -18,7 +18,7 @@
 TIFFIN_BEGIN
 namespace io::detail {
 
-// The FFN of one layer, put together from the tensors of all files. What is left over of it is an error.
+// Reads the FFN of one layer from the tensors of all files. A tensor of it that is not used is an error.
 class checkpoint_layer_reader {
 public:
     checkpoint_layer_reader(const checkpoint_tensors::tensors_by_name& tensors,
@@ -49,12 +49,12 @@ public:
 
 private:
     [[nodiscard]] bool is_there(const std::string& name) const { return tensors_.contains(name); }
-    // Whether there is a tensor whose name begins so.
+    // Whether a tensor's name begins with `prefix`.
     [[nodiscard]] bool has(const std::string& prefix) const {
         const auto at = tensors_.lower_bound(prefix);
         return at != tensors_.end() && at->first.starts_with(prefix);
     }
-    // Whether all tensors whose names begin so have been used. Errors: those of the first that has not.
+    // Checks that all tensors whose names begin with `prefix` have been used; fails for the first that has not.
     [[nodiscard]] status check_rest(const std::string& prefix) const {
         for (auto at = tensors_.lower_bound(prefix); at != tensors_.end() && at->first.starts_with(prefix);
              ++at) {
@@ -69,11 +69,11 @@ private:
     }
     static std::string stem_of(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
 
-    // Gives a tensor, which then counts as used.
+    // Finds a tensor and marks it as used.
     result<const tensor_view*> use(const std::string& name) {
         const auto at = tensors_.find(name);
         if (at == tensors_.end()) {
-            // Packed by others, it is there by another name.
+            // A weight quantised by another tool has tensors of other names.
             if (status s = check_rest(stem_of(name));
                 !s && s.failure().code == errc::unused_tensor && !quantised_part(s.failure().where).empty())
                 return s.failure();
@@ -93,25 +93,25 @@ private:
         made_.tensors.add(as, **tensor);
         return {};
     }
-    // The first of these that is there; where none is, the failure names the first.
+    // Takes the first of these that is present; where none is, the failure names the first.
     status take_one_of(std::initializer_list<std::string> names, const std::string& as) {
         for (const std::string& name : names)
             if (is_there(name)) return take(name, as);
         return take(*names.begin(), as);
     }
-    // A weight and, if there is one, its bias.
+    // Takes a weight and, where present, its bias.
     status take_linear(const std::string& name, const std::string& as) {
         if (status s = take(name + ".weight", as + ".weight"); !s) return s;
         return take(name + ".bias", as + ".bias", true);
     }
-    // Projections whose names begin with `at`, as others whose names begin with `to`.
+    // Takes projections: names with prefix `at`, added under names with prefix `to`.
     status take_all(const std::string& at, const std::string& to,
                     std::initializer_list<std::pair<const char*, const char*>> names) {
         for (const auto& [theirs, ours] : names)
             if (status s = take_linear(at + theirs, to + ours); !s) return s;
         return {};
     }
-    // The layer, once all tensors have been used whose names begin so, or as those of others that were.
+    // The layer, once all tensors under `prefix`, and all that share a stem with one in use, have been used.
     result<described_layer> finished(const status& s, const std::string& prefix) {
         if (!s) return s.failure();
         if (status left = check_rest(prefix); !left) return left.failure();
@@ -163,8 +163,8 @@ private:
         return take_all(at, "", {{"intermediate.dense", "up_proj"}, {"output.dense", "down_proj"}});
     }
 
-    // Meta Lingua's names, and STEM's on top of it: a layer without w3 reads the table of its ordinal among those
-    // without. Source: https://github.com/Infini-AI-Lab/STEM, apps/main/stem.py and prepare_stem_checkpoint.py.
+    // Meta Lingua's names, and STEM's extension of them: the i-th layer without w3, from 0 on, reads the i-th table.
+    // Source: https://github.com/Infini-AI-Lab/STEM, apps/main/stem.py and prepare_stem_checkpoint.py.
     status lingua_layer(const std::string& root) {
         const auto at = [&](std::size_t layer) { return root + std::to_string(layer) + ".feed_forward."; };
         const auto is_stem = [&](std::size_t layer) {
@@ -178,8 +178,8 @@ private:
         return take("stem_embeddings." + std::to_string(ordinal) + ".weight", "stem_embed.weight");
     }
 
-    // MeKi beside the FFN. Names: those of its published model (https://github.com/ningding-o/MeKi,
-    // meki_modeling_demo.py), and those of layer files behind the same prefix.
+    // MeKi in parallel to the FFN. Names: those of its published model (https://github.com/ningding-o/MeKi,
+    // meki_modeling_demo.py), or those of layer files after the same prefix.
     status meki_layer(const std::string& at) {
         const std::string ffn = at + (has(at + "ffn.") ? "ffn." : "mlp.");
         if (status s = decoder_layer(ffn); !s) return s;
@@ -198,7 +198,7 @@ private:
         if (status s = take(from + "post_norm.weight", to + "post_norm.weight"); !s) return s;
         const std::string memory = has(from + "memory.") ? "memory.weight" : "embeddings.weight";
         if (status s = take(from + memory, to + "memory.weight", word); !s) return s;
-        // What is folded has a table alone.
+        // A folded memory has only its table.
         if (!word && !has(from + "mix_norm.")) {
             made_.options.insert({to + "folded", "true"});
             return {};
@@ -221,7 +221,7 @@ private:
         return take_all(from + g, to + "word_proj.",
                         {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}});
     }
-    // The block as the first of two that are summed.
+    // The block as the first of two parallel branches.
     static described_layer into_branch(const described_layer& block) {
         described_layer made;
         made.options = {{"block", "parallel"}, {"branches", "2"}};

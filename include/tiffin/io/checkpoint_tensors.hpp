@@ -1,4 +1,4 @@
-// The tensors of a checkpoint by name, in whichever of its files they are.
+// The tensors of a checkpoint by name, over all its files.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -22,18 +22,17 @@
 TIFFIN_BEGIN
 namespace io::detail {
 
-// Where there is an index, it decides which file has a tensor, whatever the files hold; where there is none, a tensor
-// that two files have is an error.
+// An index, where present, determines the file of each tensor, whatever other files hold; without one, a tensor that
+// two files have is an error.
 class checkpoint_tensors {
 public:
     struct entry {
         const tensor_view* tensor = nullptr;
-        status
-            wrong;  // why there is none, which is an error of whoever needs it: no others are refused for it
+        status wrong;  // why it cannot be read: fails only the layers that need it
     };
     using tensors_by_name = std::map<std::string, entry, std::less<>>;
 
-    // Maps the files of a folder. Errors, with `label` as their place: errc::file, errc::duplicate_tensor, and those of
+    // Maps the files of a folder. Errors, with `label` as `where`: errc::file, errc::duplicate_tensor, and those of
     // safetensors_file::map.
     status open(const std::filesystem::path& folder, const std::string& label, bool is_lingua) {
         const auto has = [&](const char* name) { return is_there(folder / name); };
@@ -94,7 +93,7 @@ private:
         std::set<std::string> names;
         for (const auto& [tensor, file] : map->items()) {
             const std::filesystem::path path(file.is_string() ? file.template get<std::string>() : "");
-            // Files of this folder and those inside it, and no others. A link may lead anywhere.
+            // Only files in this folder or below it. A symbolic link may lead anywhere.
             const bool leaves = std::find(path.begin(), path.end(), "..") != path.end();
             if (!path.has_filename() || path.is_absolute() || leaves ||
                 path.native().find('\0') != std::string::npos)
@@ -121,7 +120,7 @@ private:
         return {};
     }
 
-    std::vector<std::pair<std::string, safetensors_file>> files_;  // by their names in the folder
+    std::vector<std::pair<std::string, safetensors_file>> files_;  // by their paths in the folder
     tensors_by_name by_name_;
 };
 

@@ -1,4 +1,4 @@
-// A block as files describe it: options and tensors by name, whatever the file.
+// A block as a file of any format describes it: options and tensors by name.
 #pragma once
 
 #include <tiffin/all_policies.hpp>
@@ -22,12 +22,12 @@ namespace io {
 struct described_layer {
     std::map<std::string, std::string> options;
     weights tensors;
-    std::shared_ptr<const void> keep{};  // what the tensors lie in
+    std::shared_ptr<const void> keep{};  // owns the tensors' memory
 };
 
 namespace detail {
 
-// Adds one tensor (2 d_ff, d_model) as two: the gate's rows, then the up projection's.
+// Adds one tensor (2 d_ff, d_model) as two: the gate's rows first, then the up projection's.
 inline status add_gate_and_up(weights& to, const tensor_view& both, const std::string& name) {
     if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
         return failure(errc::shape, name, "has shape ", to_string(both.shape),
@@ -41,7 +41,7 @@ inline status add_gate_and_up(weights& to, const tensor_view& both, const std::s
 
 }  // namespace detail
 
-// The text of the composition described: `composition`, or what `block` and its options mean (docs/layer_files.md).
+// The composition text of the block: `composition`, or what `block` and its options mean (docs/layer_files.md).
 // Errors: errc::option for an unknown or missing block or option. `where` is the key.
 inline result<std::string> composition_of(const described_layer& from) {
     layer_options options(from.options);
@@ -52,7 +52,7 @@ inline result<std::string> composition_of(const described_layer& from) {
     return text;
 }
 
-// Prepares the block described, of the policies in a list; the layer keeps what its tensors lie in.
+// Prepares the described block with the policies `known`; the layer keeps the tensors' memory alive.
 // Errors: those of composition_of(), compose() and prepare(). `where` is the key or tensor.
 // Cost: that of prepare().
 template <tiffin::detail::runs_plans Backend, policy_list Policies>
@@ -66,15 +66,15 @@ result<any_layer> load_layer(const described_layer& from, const Backend& backend
     if (!made) return made.failure();
     return any_layer(*std::move(made), from.keep);
 }
-// Of the library's policies.
+// The same with all policies of the library.
 template <tiffin::detail::runs_plans Backend>
 result<any_layer> load_layer(const described_layer& from, const Backend& backend,
                              const prepare_options& how = {.tokens = 0}) {
     return load_layer(from, backend, how, all_policies);
 }
 
-// The format that weights of these formats are kept in where nothing is lost that can be measured: the tensors' own
-// if they have one and weights can be kept in it; Q8_0 for blocks that are only read, or of several kinds; else F32.
+// The format to keep the weights in without measurable loss: the tensors' own, if all have the same and weights can be
+// kept in it; Q8_0 for block formats that are only read, or for several of them; else F32.
 inline dtype kept_format(const described_layer& layer) noexcept {
     bool blocks = true, first = true, same = true;
     dtype type = dtype::f32;

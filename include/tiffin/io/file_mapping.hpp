@@ -1,4 +1,4 @@
-// A file's bytes where the system keeps them: read when they are touched, given up when memory is short.
+// A memory-mapped file: pages are read when they are touched, and given up when memory is short.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -16,9 +16,9 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A regular file mapped to be read. Bytes live as long as the object, and survive its being moved.
-// Precondition: nobody shortens the file meanwhile; reading beyond its new end would stop the program.
-//   Renaming another over it is fine.
+// A regular file mapped for reading. Its bytes live as long as the object, also when it is moved.
+// Precondition: the file is not shortened meanwhile; a read beyond its new end would stop the program (SIGBUS).
+//   Renaming another file over it is fine.
 // Cost: address space; pages are read as they are touched.
 class file_mapping {
 public:

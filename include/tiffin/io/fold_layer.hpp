@@ -1,4 +1,4 @@
-// Folding the memories and modulators of a layer file. Needs the JSON library (target tiffin::io).
+// Folds the memories and modulators of a layer file. Needs the JSON library (target tiffin::io).
 #pragma once
 
 #include <tiffin/all_policies.hpp>
@@ -21,13 +21,12 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A layer file whose memories (meki, ple) and modulators (retoken) are folded to tables, at whatever depth,
-// in every expert of a mixture.
-// The result is marked: `folded` is "true" in its metadata.
+// A layer file whose memories (meki, ple) and modulators (retoken) are folded to tables, at any nesting depth and in
+// every expert of a mixture. In the metadata of the result, `folded` is "true".
 class folded_layer {
 public:
-    // Folds what there is to fold. Errors: errc::option where a part is folded already, or nothing can be
-    // folded; those of fold(). The file's memory is read, and must outlive the result.
+    // Folds all that can be folded. Errors: errc::option where a part is folded already, or nothing can be folded;
+    // those of fold(). The result refers to the file's memory, which must outlive it.
     static result<folded_layer> from(const safetensors_file&& file, const fold_progress& = {},
                                      executor_ref = serial{}) = delete;
     static result<folded_layer> from(const safetensors_file& file, const fold_progress& progress = {},
@@ -47,7 +46,7 @@ public:
             auto prefixes = tensor_prefixes(options, keys, file.tensors().entries().size());
             if (!prefixes) return prefixes.failure();
             for (const std::string& prefix : *prefixes) {
-                // A row alone is what PLE is folded to.
+                // PLE without word embeddings has only a row per token: nothing to fold.
                 if (kind == "ple" && file.tensors().find(prefix + "word_embed.weight") == nullptr) continue;
                 const folding of{{options, file.tensors(), {prefix, keys}}, progress, execute};
                 auto table = kind == "meki"  ? made.fold_memory(of)
@@ -87,7 +86,7 @@ public:
         if (status s = write(*file); !s) return s;
         return file->finish();
     }
-    // To an output begun before, which is left to be finished.
+    // Writes to an output begun before; the caller calls its finish().
     status write(unfinished_file& to) const {
         safetensors_writer writer;
         for (const auto& [key, value] : metadata_) writer.set(key, value);
@@ -103,8 +102,8 @@ private:
         executor_ref execute;
     };
 
-    // What the tensors begin with of a block whose options begin with `keys`: all experts of a mixture share
-    // the options `expert.`. There are no more of them than `tensors`.
+    // The tensor prefixes of the blocks whose options have the prefix `keys`: all experts of a mixture share the
+    // options `expert.`. More prefixes than `tensors` are refused.
     static result<std::vector<std::string>> tensor_prefixes(layer_options& options, const std::string& keys,
                                                             std::size_t tensors) {
         std::vector<std::string> all{""};

@@ -1,4 +1,4 @@
-// Reading GGUF files: tensors where they lie, and metadata.
+// Reads GGUF files: memory-mapped tensors, and metadata.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -23,25 +23,25 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A tensor in a number format that is not read: its name, the format as ggml numbers it, its shape.
+// A tensor in a format that is not read: its name, ggml's number of the format, its shape.
 struct unread_tensor {
     std::string name;
     std::uint32_t type;
     tiffin::shape shape;
 };
 
-// The tensors and the metadata of one GGUF file (version 2 or 3), mapped: bytes are read when they are touched, and
-// the system may give them up again.
+// The tensors and the metadata of one GGUF file (version 2 or 3), mapped: pages are read when they are touched, and the
+// system may give them up again.
 //
-// Views from tensors() and texts from metadata() live as long as the object does, and survive its being moved.
+// Views from tensors() and texts from metadata() live as long as the object does, also when it is moved.
 // Shapes have the outermost axis first: ggml's dimensions from last to first.
 // Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 class gguf_file {
 public:
     // Precondition: that of file_mapping. Cost: that of the header.
-    // Errors: errc::file where the file is missing, no regular file, cut off or malformed, of another version or
-    //   byte order, where a tensor lies beyond its end or in another; errc::duplicate_tensor; errc::shape where sizes
-    //   overflow, rows are no whole blocks, or a tensor has more than four axes, which ggml's cannot have.
+    // Errors: errc::file where the file is missing, no regular file, truncated or malformed, of another version or byte
+    //   order, or where a tensor lies beyond its end or overlaps another; errc::duplicate_tensor; errc::shape where
+    //   sizes overflow, rows are no whole blocks, or a tensor has more than four axes, ggml's limit.
     static result<gguf_file> open(const std::filesystem::path& path) {
         auto mapped = file_mapping::open(path);
         if (!mapped) return mapped.failure();
@@ -49,7 +49,7 @@ public:
         if (made) made->mapped_ = *std::move(mapped);
         return made;
     }
-    // The same of bytes that outlive the object.
+    // The same for bytes in memory, which must outlive the object.
     static result<gguf_file> read(std::span<const std::byte> bytes, std::string label) {
         detail::gguf_header header;
         if (const status s = header.read(bytes); !s)
@@ -75,13 +75,13 @@ public:
     }
     // In the order of the file.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
-    // Those whose number format is none of dtype.
+    // Tensors whose format is none of dtype.
     [[nodiscard]] const std::vector<unread_tensor>& unread() const noexcept { return unread_; }
     // The path or name given; failures carry it as `where`.
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
 
-    // The value of a key as T: std::uint64_t, double, bool, std::string_view or gguf_array; none where it is not
-    // there or is of another kind. Whole numbers that are not negative are std::uint64_t; all numbers are double.
+    // The value of a key as T: std::uint64_t, double, bool, std::string_view or gguf_array; none where it is missing or
+    // of another type. Non-negative integers are available as std::uint64_t, all numbers as double.
     template <class T>
     [[nodiscard]] std::optional<T> find(std::string_view key) const {
         const auto at = metadata_.find(key);

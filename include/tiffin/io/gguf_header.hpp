@@ -1,4 +1,4 @@
-// What comes before the tensors' bytes in a GGUF file: every number of it checked.
+// The header of a GGUF file (all before the tensors' bytes), read with every value checked.
 #pragma once
 
 #include <tiffin/io/gguf_value.hpp>
@@ -24,15 +24,15 @@ namespace io::detail {
 static_assert(std::endian::native == std::endian::little,
               "tiffin: GGUF files are read on little-endian machines");
 
-// Reads the metadata and the tensors' places. Whatever the bytes, it allocates no more than a small multiple of them.
+// Reads metadata and tensor entries. Allocates at most a small multiple of the bytes, whatever they are.
 class gguf_header {
 public:
     struct entry {
         std::string_view name;
         tensor_view tensor;
-        std::uint32_t type;   // as numbered in files
+        std::uint32_t type;   // ggml's number
         std::uint64_t begin;  // from the first byte of the data
-        bool is_read;         // else its number format is none of dtype
+        bool is_read;         // false: the format is none of dtype
     };
     std::uint32_t version = 0;
     std::map<std::string_view, gguf_value, std::less<>> metadata;
@@ -199,7 +199,7 @@ private:
         return {};
     }
 
-    // The bytes of a tensor; 0 of a type that is not known: it takes what lies before the next.
+    // The bytes of a tensor; 0 for an unknown type, whose bytes may end anywhere before the next tensor.
     static std::uint64_t bytes_of_entry(const entry& e) noexcept {
         const std::uint64_t numbers = e.tensor.shape.elements();
         if (e.is_read) return bytes_of(e.tensor.type, static_cast<std::size_t>(numbers));
@@ -207,7 +207,7 @@ private:
         return known != nullptr ? numbers / known->block * known->bytes : 0;
     }
 
-    // Whether all tensors lie inside the file, and none in another.
+    // Checks that all tensors lie inside the file, and that none overlaps another.
     [[nodiscard]] status check_places(std::size_t file_bytes) const {
         const std::uint64_t has = file_bytes > data_begin ? file_bytes - data_begin : 0;
         std::vector<const entry*> order;

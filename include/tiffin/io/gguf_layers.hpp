@@ -1,4 +1,4 @@
-// Which block the FFN of a GGUF model's layer is: architectures by name, tensors by tiffin's names.
+// Maps the FFN of a GGUF model's layer to a block: architectures by name, tensors to tiffin's names.
 #pragma once
 
 #include <tiffin/io/described_layer.hpp>
@@ -21,17 +21,17 @@ TIFFIN_BEGIN
 namespace io {
 namespace detail {
 
-// How the experts of an architecture are chosen.
+// How an architecture weights its top-k experts: softmax, renormalised or plain, or by its metadata (told).
 enum class gguf_routing { renormalised, plain, told };
 
 struct gguf_architecture {
     std::string_view name;
     std::string_view activation;
     gguf_routing routing = gguf_routing::renormalised;
-    bool gate_in_up = false;  // one tensor has the gate's rows, then the up projection's
+    bool gate_in_up = false;  // ffn_up has the gate's rows, then up's
 };
 
-// FFNs with a gate, and mixtures of them. The activation is the one that llama.cpp computes.
+// Architectures of gated FFNs, and of mixtures of them. The activation is the one that llama.cpp computes.
 inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
     {"llama", "silu"},
     {"mistral3", "silu"},
@@ -68,10 +68,10 @@ inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
     {"deepseek2", "silu", gguf_routing::told},
 }};
 
-// The FFN of one layer of a model, put together from the tensors of all its files.
+// Reads the FFN of one layer of a model from the tensors of all its files.
 class gguf_layer_reader {
 public:
-    // `files`: where keys are looked up, the first; where tensors are, all.
+    // Metadata keys are read from the first of `files`, tensors from all.
     gguf_layer_reader(const std::vector<gguf_file>& files, const gguf_architecture& architecture,
                       std::size_t index)
         : files_(files),
@@ -92,7 +92,7 @@ private:
             if (const tensor_view* const t = f.tensors().find(prefix_ + name)) return t;
         return nullptr;
     }
-    // The value of a key of the architecture.
+    // The value of the metadata key <architecture>.<name>.
     template <class T>
     std::optional<T> key(std::string_view name) const {
         return files_[0].find<T>(std::string(architecture_.name) + "." + std::string(name));
@@ -101,7 +101,7 @@ private:
         return failure(errc::option, where, what, "; tiffin's blocks do not have that");
     }
 
-    // What an architecture computes beyond its tensors.
+    // Refuses computations that only metadata describes and that no block has.
     status refuse_what_is_not_said() const {
         if (const auto sparsity = key<gguf_array>("activation_sparsity_scale");
             sparsity && index_ < sparsity->size && sparsity->number<double>(index_) != 0)
@@ -115,7 +115,7 @@ private:
         return {};
     }
 
-    // Takes a tensor by another name. Errors: errc::missing_tensor, unless it may be missing.
+    // Adds a tensor under the name `as`. Errors: errc::missing_tensor, unless it is optional.
     status take(const std::string& name, const std::string& as, bool optional = false) {
         const tensor_view* const t = find(name);
         if (t == nullptr) {
@@ -139,7 +139,7 @@ private:
                        "' reads it");
     }
 
-    // gate, up and down with their biases; `suffix` is part of the file's names, `to` begins ours.
+    // Takes gate, up and down with their biases; `suffix` is part of the file's names, `to` the prefix of ours.
     status gated(const std::string& suffix, const std::string& to) {
         for (const std::string_view part : {"gate", "up", "down"}) {
             const std::string name = "ffn_" + std::string(part) + suffix,
@@ -195,7 +195,7 @@ private:
         to = sigmoid ? "sigmoid_topk_renorm" : renormalised ? "softmax_topk_renorm" : "softmax_topk";
         return {};
     }
-    // (experts, rows, cols) as a tensor per expert.
+    // Splits a tensor (experts, rows, columns) into one per expert.
     status slices(const std::string& name, const std::string& part, std::size_t count) {
         const tensor_view* const all = find(name);
         if (all == nullptr) return missing(name);
@@ -212,7 +212,7 @@ private:
         return {};
     }
 
-    // Norms before and after are the caller's; any other tensor of the FFN has to be used.
+    // Checks that all tensors of the FFN have been used, except the norms before and after it, which are the caller's.
     [[nodiscard]] status check_all_used() const {
         const auto check = [&](const std::string& name) -> status {
             const bool of_ffn =

@@ -1,4 +1,4 @@
-// A model in a GGUF file, or in several of a split one.
+// A model in one GGUF file, or in the several files of a split model.
 #pragma once
 
 #include <tiffin/io/gguf.hpp>
@@ -54,8 +54,8 @@ public:
     }
 
 private:
-    // The value of a key that says how a model is split; none where it is not there.
-    // Errors: errc::file where it is no whole number.
+    // The value of a metadata key of split models; none where it is missing.
+    // Errors: errc::file where it is no unsigned integer.
     static result<std::optional<std::uint64_t>> split_key(const gguf_file& file, const char* key) {
         const auto told = file.find<std::uint64_t>(key);
         if (told || !file.metadata().contains(key)) return told;
@@ -78,7 +78,7 @@ private:
                            "; name the first");
         if (count > 1)
             if (status s = open_others(path, count, to); !s) return s;
-        // Merged files keep what their parts said, but for a count of 0.
+        // Merged files keep the split keys of their parts, but with split.count 0: their tensor count is not checked.
         return count == 0 ? status() : check_tensors(to);
     }
     static status open_others(const std::filesystem::path& path, std::uint64_t count,
@@ -105,7 +105,7 @@ private:
         }
         return {};
     }
-    // Whether each tensor is in one file alone, and all are there.
+    // Checks that each tensor is in one file only, and that none is missing.
     static status check_tensors(const std::vector<gguf_file>& files) {
         std::map<std::string_view, const gguf_file*> file_of;
         for (const gguf_file& file : files) {

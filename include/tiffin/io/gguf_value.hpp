@@ -1,4 +1,4 @@
-// The values of a GGUF file's metadata, and the types of its numbers.
+// GGUF metadata values, and the tensor types of ggml.
 #pragma once
 
 #include <tiffin/dtype.hpp>
@@ -18,7 +18,7 @@
 TIFFIN_BEGIN
 namespace io {
 
-// Types of metadata, as numbered in files.
+// Types of metadata values; the enumerators' numbers are those of the file format.
 enum class gguf_type : std::uint32_t {
     u8,
     i8,
@@ -37,14 +37,14 @@ enum class gguf_type : std::uint32_t {
 
 namespace detail {
 
-// The bytes of a number; 0 of strings, arrays and what is none of gguf_type.
+// The bytes of a value of a scalar type; 0 for strings, arrays and unknown types.
 constexpr std::size_t gguf_size_of(gguf_type t) noexcept {
     constexpr std::array<std::size_t, 13> sizes{{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}};
     const auto i = static_cast<std::size_t>(t);
     return i < sizes.size() ? sizes[i] : 0;
 }
 
-// Bytes that are read from front to back, never beyond their end.
+// Reads bytes from front to back, never beyond their end.
 class byte_reader {
 public:
     explicit byte_reader(std::span<const std::byte> bytes) : rest_(bytes), all_(bytes.size()) {}
@@ -65,7 +65,7 @@ public:
         std::memcpy(&value, bytes->data(), sizeof value);
         return value;
     }
-    // A length of 64 bits, then the text.
+    // A 64-bit length, then the text.
     [[nodiscard]] std::optional<std::string_view> text() noexcept {
         const auto length = number<std::uint64_t>();
         if (!length) return std::nullopt;
@@ -81,20 +81,20 @@ private:
 
 }  // namespace detail
 
-// An array of metadata where it lies in the file. Arrays of arrays keep their bytes unread.
+// A metadata array, a view of the file's bytes.
 struct gguf_array {
     gguf_type type{};
     std::size_t size = 0;
     std::span<const std::byte> bytes;
 
-    // Calls visit(text) for each string. Does nothing where the array has none.
+    // Calls visit(text) for each string. Does nothing where the elements are no strings.
     template <class Visit>
     void for_texts(const Visit& visit) const {
         if (type != gguf_type::string) return;
         detail::byte_reader from(bytes);
         for (std::size_t i = 0; i < size; ++i) visit(*from.text());
     }
-    // Number i as T. Precondition: i < size, and an array of numbers.
+    // Element i as T. Precondition: i < size, and an array of numbers.
     template <class T>
     [[nodiscard]] T number(std::size_t i) const noexcept {
         const auto as = [&]<class Stored>(Stored) {
@@ -118,10 +118,10 @@ struct gguf_array {
     }
 };
 
-// One value: a whole number, a number, a truth, a text or an array. Texts and arrays lie in the file.
+// One value: an integer, a float, a boolean, a text or an array. Texts and arrays are views of the file's bytes.
 using gguf_value = std::variant<std::uint64_t, std::int64_t, double, bool, std::string_view, gguf_array>;
 
-// The number format of a type of ggml's tensors; none for one that is not read.
+// The dtype of a ggml tensor type; none for one that is not read.
 constexpr std::optional<dtype> gguf_dtype(std::uint32_t type) noexcept {
     switch (type) {
         case 0: return dtype::f32;
@@ -146,12 +146,12 @@ constexpr std::optional<dtype> gguf_dtype(std::uint32_t type) noexcept {
     }
 }
 
-// A type of ggml's tensors that is not read.
+// A ggml tensor type that is not read.
 struct gguf_unread_type {
     std::uint32_t number;
     std::string_view name;
-    std::size_t block;  // numbers that are stored together
-    std::size_t bytes;  // of a block
+    std::size_t block;  // values per block
+    std::size_t bytes;  // per block
 };
 inline constexpr std::array<gguf_unread_type, 15> gguf_unread_types{{
     {9, "Q8_1", 32, 36},
@@ -176,7 +176,7 @@ constexpr const gguf_unread_type* find_gguf_unread_type(std::uint32_t number) no
     return nullptr;
 }
 
-// What ggml calls a type of tensors that is not read; empty for one that is not known.
+// ggml's name of a tensor type that is not read; empty for an unknown one.
 constexpr std::string_view gguf_unread_name(std::uint32_t type) noexcept {
     const gguf_unread_type* const known = find_gguf_unread_type(type);
     return known != nullptr ? known->name : std::string_view();

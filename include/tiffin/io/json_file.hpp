@@ -1,4 +1,4 @@
-// JSON files as Python writes them.
+// Reads JSON files as Python writes them.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -22,11 +22,11 @@
 TIFFIN_BEGIN
 namespace io::detail {
 
-// Looks through a text before it is parsed: where it is no JSON, and the first key that an object has twice.
+// A pass over a text before it is parsed: finds the first syntax error, and the first key that an object has twice.
 class json_check final : public nlohmann::json_sax<nlohmann::json> {
 public:
     std::size_t wrong_at = 0;
-    std::string last;  // the token there
+    std::string last;  // the token at wrong_at
     std::string twice;
 
     bool null() override { return true; }
@@ -61,8 +61,8 @@ private:
     std::vector<std::set<std::string>> keys_;
 };
 
-// The text with its numbers that are not finite as texts: NaN, Infinity and -Infinity, which Python writes and JSON
-// does not have, and what is beyond a double. A key that is read as a number then says what it is.
+// The text with its non-finite numbers as strings: NaN, Infinity and -Infinity, which Python writes and JSON does not
+// have, and numbers beyond a double. Where such a key is read as a number, the failure then shows its value.
 inline std::string with_finite_numbers(std::string_view text) {
     std::string made;
     made.reserve(text.size());
@@ -91,7 +91,7 @@ inline std::string with_finite_numbers(std::string_view text) {
     return made;
 }
 
-// Whether a folder has the file, be it a link that leads nowhere: then it cannot be opened, which is said.
+// Whether the path exists, also as a dangling symbolic link: opening that fails with a message of its own.
 inline bool is_there(const std::filesystem::path& path) {
     std::error_code ignored;
     return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
@@ -99,10 +99,10 @@ inline bool is_there(const std::filesystem::path& path) {
 
 struct json_object {
     nlohmann::json value;
-    std::string twice;  // a key that it, or what is inside it, has twice; else empty
+    std::string twice;  // a key that it, or an object inside it, has twice; else empty
 };
 
-// Reads a file of one object, which a byte-order mark may precede. Comments are not JSON.
+// Reads a file of one JSON object, which a byte-order mark may precede. Comments are refused.
 // Errors: errc::file, with the file's name.
 inline result<json_object> read_json(const std::filesystem::path& path, const std::string& label) {
     const auto refuse = [&](const auto&... what) {

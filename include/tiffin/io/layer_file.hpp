@@ -24,9 +24,9 @@ result<any_layer> load_layer(std::shared_ptr<const safetensors_file> file, const
     return load_layer({file->metadata(), file->tensors(), file}, backend);
 }
 
-// Maps a layer file and prepares its block: for files whose kind is known only at run time. What the backend reads in
-// place (see prepare()), tables above all, stays in the file: of them no more is read than the rows that calls ask for.
-// `composition`, where it is given, says what the block is in place of the file's metadata: see compose().
+// Maps a layer file and prepares its block: for files whose block is known only at run time. What the backend reads in
+// place (see prepare()), mainly tables, stays in the file: only the table rows that calls use are read.
+// `composition`, where given, is the block's composition in place of the file's metadata: see compose().
 // Precondition: that of file_mapping, as long as the layer lives.
 // Errors: those of safetensors_file::map and of load_layer, with the file's path before the rest.
 //
@@ -41,7 +41,7 @@ result<any_layer> open_layer(const std::filesystem::path& path, const Backend& b
     if (!composition.empty()) described.options = {{"composition", composition}};
     auto loaded = load_layer(described, backend);
     if (loaded) return loaded;
-    // The place of the failure is cut here already: an endless name would leave no room for what is wrong.
+    // `where` is truncated here: an overlong tensor name would leave no room for the reason.
     const failure& f = loaded.failure();
     const failure inside{f.code, tiffin::detail::printable(f.where, 512), f.what};
     return failure(f.code, shared->label(), inside.message());

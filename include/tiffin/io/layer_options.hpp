@@ -1,4 +1,4 @@
-// The options of a layer file: strings by name, each to be asked for once.
+// The options of a layer file: strings by key, of which each must be read by a block.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -18,12 +18,12 @@
 TIFFIN_BEGIN
 namespace io {
 
-// The `__metadata__` of a layer file while its block is built. What nobody has asked for when the
-// block is complete is an unknown option. Keys are given with the prefix of the block they belong to.
+// The `__metadata__` of a layer file while its block is built. A key that has not been read when the block is complete
+// is an unknown option. Keys are given with the prefix of the block they belong to.
 class layer_options {
 public:
     explicit layer_options(const std::map<std::string, std::string>& metadata) : metadata_(metadata) {
-        known_.insert("format");  // a convention of safetensors' own writers; says nothing of the block
+        known_.insert("format");  // written by safetensors' own writers; no option of the block
     }
 
     // The option's text, or null where it is not given.
@@ -34,8 +34,8 @@ public:
     }
     [[nodiscard]] bool has(const std::string& key) const { return metadata_.contains(key); }
 
-    // Each sets `to` where the option is given and leaves it as it is where not.
-    // One of these words.
+    // Each read() sets `to` where the option is given, and leaves it unchanged otherwise.
+    // One of `words`.
     status read(const std::string& key, std::span<const std::string_view> words, std::string_view& to) {
         const std::string* const text = find(key);
         if (text == nullptr) return {};
@@ -49,21 +49,21 @@ public:
         }
         return failure(errc::option, key, "is ", detail::in_quotes(*text), "; known are ", all);
     }
-    // A whole number from 1 up.
+    // An integer from 1 up.
     status read(const std::string& key, std::size_t& to) {
         const std::string* const text = find(key);
         if (text == nullptr) return {};
         std::size_t value = 0;
         const char* const end = text->data() + text->size();
         const auto [rest, bad] = std::from_chars(text->data(), end, value);
-        // The largest of all is every_expert, which no file can mean.
+        // The largest size_t is every_expert, which no file can ask for.
         if (bad != std::errc() || rest != end || value == 0 || value == ~std::size_t{0})
             return failure(errc::option, key, "is ", detail::in_quotes(*text),
                            "; it must be a whole number from 1 up");
         to = value;
         return {};
     }
-    // A number not below 0 that a float can hold, with a decimal point whatever the program's locale is.
+    // A finite float >= 0, with a decimal point in every locale.
     status read(const std::string& key, float& to) {
         const std::string* const text = find(key);
         if (text == nullptr) return {};
@@ -84,8 +84,8 @@ public:
         return s;
     }
 
-    // An error where an option was given that `block` has not asked for. The formats of tensors of blocks are
-    // no options any more: a file that was read has taken them (see safetensors.hpp).
+    // Fails for an option that `block` has not read. The keys `<name>.format` of tensors are not among them: reading
+    // the file has removed those that it applied (see safetensors.hpp).
     [[nodiscard]] status check_all_known(std::string_view block) const {
         for (const auto& [key, value] : metadata_) {
             if (known_.contains(key)) continue;
@@ -108,7 +108,7 @@ private:
 
 namespace detail {
 
-// What the tensors and the options of one block in a file begin with.
+// The name prefixes of a block's tensors and options in a file.
 struct block_place {
     std::string tensors, keys;
 };

@@ -1,4 +1,4 @@
-// What the composition of a layer file is, as a text: its `composition`, or that of its `block` and options.
+// The composition text of a layer file: its `composition`, or the one that `block` and its options mean.
 #pragma once
 
 #include <tiffin/io/block_texts.hpp>
@@ -13,7 +13,7 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A kind of block is a function from its options and the tensors present to a text.
+// Makes the text; each kind of block is a function from its options and tensors to a text.
 class layer_text {
 public:
     layer_text(layer_options& options, const weights& given) : options_(options), given_(given) {}
@@ -25,7 +25,7 @@ private:
     using block = detail::described_block;
     using place = detail::block_place;
 
-    // Blocks inside one another: more than a composition may have.
+    // The most blocks inside one another: the nesting limit of composition texts.
     static constexpr std::size_t deepest = text_limits::depth;
 
     result<std::string> read(const place& at) {
@@ -125,7 +125,7 @@ private:
         if (folded) return detail::text_of("modulated(", *inner, ", folded_modulator)");
         return detail::text_of("modulated(", *inner, ", token_modulator(", norm, "))");
     }
-    // Rows mixed elsewhere come with the call where the file has neither a pool nor a router.
+    // Without a pool and a router in the file, mixed rows are passed with each call.
     result<std::string> mort(const block& of) {
         std::string norm;
         std::size_t num_layers = 0, top_k = 2;

@@ -18,15 +18,15 @@ namespace io {
 
 // A model: a GGUF file, or several of a split one; a checkpoint of safetensors files with their config.json.
 //
-// Its layers' blocks are those between the norm before the FFN and the residual: neither these norms nor a norm
-// after the FFN are part of them. Tensors lie in the mapped files; a layer that was described or prepared keeps them.
+// The block of a layer is what lies between the norm before the FFN and the residual addition: neither that norm nor a
+// norm after the FFN is part of it. Tensors lie in the mapped files, which a described or prepared layer keeps open.
 class model {
 public:
-    // Opens a model: a GGUF file, the first of a split model's, the others being beside it; or the folder of a
+    // Opens a model: a GGUF file, the first file of a split model with the others beside it, the folder of a
     // checkpoint, or its config.json.
     // Errors: those of gguf_file::open and safetensors_file::map; errc::option where the architecture is missing or
-    //   none that is known; errc::file where files of a model are missing or do not belong together, or an index or a
-    //   configuration is no JSON; errc::duplicate_tensor where two files have one, and no index decides.
+    //   unknown; errc::file where files of a model are missing or do not belong together, or an index or a
+    //   configuration is no JSON; errc::duplicate_tensor where two files have the same tensor and there is no index.
     // Cost: that of the headers.
     static result<model> open(const std::filesystem::path& path) {
         std::error_code ignored;
@@ -37,7 +37,7 @@ public:
         return model(*std::move(source));
     }
 
-    // As the file says it: general.architecture, or model_type.
+    // The file's general.architecture, or model_type.
     [[nodiscard]] std::string_view architecture() const noexcept { return source_->architecture(); }
     // Layers, by index from 0 on.
     [[nodiscard]] std::size_t layers() const noexcept { return source_->layers(); }
@@ -45,8 +45,8 @@ public:
     [[nodiscard]] const std::string& label() const noexcept { return source_->label(); }
 
     // The block of a layer: its options and tensors.
-    // Errors: errc::option for a layer that there is not, or for what the grammar does not say (a gate that keeps
-    //   its largest activations alone, experts chosen by groups, a shared expert behind a gate of its own);
+    // Errors: errc::option for a layer that does not exist, or for an FFN that compositions cannot express (a gate that
+    //   keeps its largest activations alone, experts chosen by groups, a shared expert behind a gate of its own);
     //   errc::missing_tensor, unused_tensor, shape, dtype, naming the file's tensor.
     [[nodiscard]] result<described_layer> layer(std::size_t index) const {
         if (index >= layers())
@@ -64,7 +64,7 @@ private:
     std::shared_ptr<const detail::model_source> source_;
 };
 
-// Prepares the block of a layer of a model, which the layer keeps open.
+// Prepares the block of a model's layer; the prepared layer keeps the model open.
 // Errors: those of model::layer and load_layer.
 //
 //     auto model = tiffin::io::model::open("model.gguf");

@@ -1,4 +1,4 @@
-// What a model is to those who ask for its layers, whatever its files.
+// The interface to a model's layers, independent of its file format.
 #pragma once
 
 #include <tiffin/io/described_layer.hpp>
@@ -15,7 +15,7 @@ public:
     virtual ~model_source() = default;
     [[nodiscard]] virtual std::string_view architecture() const noexcept = 0;
     [[nodiscard]] virtual std::size_t layers() const noexcept = 0;
-    // What failures carry as `where`.
+    // The `where` of failures.
     [[nodiscard]] virtual const std::string& label() const noexcept = 0;
     // Precondition: index < layers(). Errors: without the label; `keep` is the caller's.
     [[nodiscard]] virtual result<described_layer> layer(std::size_t index) const = 0;

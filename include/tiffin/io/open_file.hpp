@@ -1,4 +1,4 @@
-// A file that is open to be read at any place.
+// A file that is open for positional reads.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -23,7 +23,7 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A regular file, open until the object ends. Renaming another over it changes nothing here.
+// A regular file, open until the object ends. Renaming another file over it does not affect it.
 class open_file {
 public:
     // `flags` beside O_RDONLY, such as O_DIRECT.
@@ -50,14 +50,14 @@ public:
 
     [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    // Errors: errc::file where the system cannot tell.
+    // Errors: errc::file where fstat fails.
     [[nodiscard]] result<std::uint64_t> size() const {
         struct ::stat told {};
         if (::fstat(descriptor_, &told) != 0)
             return refuse("the file's size cannot be read: " + detail::last_reason());
         return static_cast<std::uint64_t>(told.st_size);
     }
-    // Whether the first `bytes` bytes are (still) there.
+    // Checks that the file (still) has its first `bytes` bytes.
     // Errors: errc::file where they are not.
     [[nodiscard]] status check_size(std::uint64_t bytes) const {
         const auto has = size();
@@ -79,7 +79,7 @@ public:
         }
         return {};
     }
-    // Why `bytes` bytes from `offset` on did not come: the file may end before them.
+    // The failure of a read of `bytes` bytes from `offset` on: the file ends before them, or else `error` (an errno).
     [[nodiscard]] failure cannot_read(std::uint64_t offset, std::size_t bytes, int error) const {
         const std::string asked =
             "the " + std::to_string(bytes) + " bytes from " + std::to_string(offset) + " on ";
@@ -88,8 +88,8 @@ public:
             return refuse(asked + "cannot be read: the file ends at byte " + std::to_string(*has));
         return refuse(asked + "cannot be read: " + detail::reason({error, std::generic_category()}));
     }
-    // Reads bytes that the system has in its cache; else, and where it cannot tell, reads nothing of
-    // use and says false. The system may begin to fetch what is missing.
+    // Reads bytes that are in the page cache (RWF_NOWAIT). Otherwise, or without system support, returns false and
+    // leaves `to` unspecified. The system may begin to fetch missing pages.
     [[nodiscard]] bool read_cached([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::byte* to,
                                    [[maybe_unused]] std::size_t bytes) const noexcept {
 #if defined(RWF_NOWAIT)
@@ -100,14 +100,14 @@ public:
         return false;
 #endif
     }
-    // Tells the system what will be read, which it begins to fetch. Advice only.
+    // Announces a read, which the system begins to fetch (POSIX_FADV_WILLNEED). Advice only.
     void will_read([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] std::size_t bytes) const noexcept {
 #if defined(POSIX_FADV_WILLNEED)
         static_cast<void>(::posix_fadvise(descriptor_, static_cast<::off_t>(offset),
                                           static_cast<::off_t>(bytes), POSIX_FADV_WILLNEED));
 #endif
     }
-    // Tells the system that what lies around a read is not wanted. Advice only.
+    // Turns readahead off (POSIX_FADV_RANDOM). Advice only.
     void will_read_at_random() const noexcept {
 #if defined(POSIX_FADV_RANDOM)
         static_cast<void>(::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM));

@@ -1,4 +1,4 @@
-// Where an output goes: a path looked through, before anything is opened.
+// The destination of an output: a path, resolved and checked before anything is opened.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -22,22 +22,22 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A regular file, there or not yet, that a new one takes the place of; or a stream, which is written to: a pipe, a
-// terminal or another character device, or a descriptor of this process (/dev/stdout, /dev/fd/N).
+// A regular file, existing or not, that a new one will replace; or a stream, which is written to: a pipe, a terminal or
+// another character device, or a descriptor of this process (/dev/stdout, /dev/fd/N).
 //
-// Links are followed to what they name, so that a link stays one and what it names is made or replaced. What stands
-// behind a descriptor is never replaced, whatever it is: others write to it, too.
+// Symbolic links are followed: the link stays, and its target is created or replaced. What a descriptor refers to is
+// never replaced, whatever it is: other processes may write to it, too.
 struct output_place {
-    std::filesystem::path target;  // through all links; a stream's path where it has one
-    int descriptor = -1;           // of this process, which the stream is
+    std::filesystem::path target;  // with links resolved; a stream's path where it has one
+    int descriptor = -1;           // the stream's, in this process; -1: none
     bool is_stream = false;
     bool is_there = false;
-    ::mode_t mode = 0;  // of a regular file that is there
+    ::mode_t mode = 0;  // of an existing regular file
 
-    // Errors: errc::file where the path cannot be reached, or is neither of these: a directory, a socket, a block
-    // device, a descriptor of another process; or may not be written. Nothing is opened, made or changed.
+    // Errors: errc::file where the path cannot be reached, is neither of these (a directory, a socket, a block device,
+    //   a descriptor of another process), or may not be written. Nothing is opened, made or changed.
     static result<output_place> of(const std::filesystem::path& path) {
-        constexpr int most_links = 40;  // as the system has it
+        constexpr int most_links = 40;  // the system's limit
         output_place place;
         place.target = path;
         if (!path.has_filename()) return refuse(path, "names no file");
@@ -56,12 +56,12 @@ struct output_place {
             if (!error && links == most_links)
                 error = std::make_error_code(std::errc::too_many_symbolic_link_levels);
             if (error) return refuse(path, "the file cannot be reached: " + detail::reason(error));
-            // Of an absolute path nothing else is left.
+            // operator/ drops the parent where `next` is absolute.
             place.target = place.target.parent_path() / next;
         }
     }
 
-    // Whether two outputs would be one file: by any name of it, there or not yet.
+    // Whether two outputs are the same file, by any of its names, existing or not.
     [[nodiscard]] bool is_same(const output_place& other) const {
         std::error_code error;
         if (descriptor >= 0 || other.descriptor >= 0 || (is_there && other.is_there)) {
@@ -92,12 +92,12 @@ private:
         if (S_ISDIR(of_file)) return refuse(path, "this is a directory; it cannot be written");
         if (!is_stream && !S_ISREG(of_file))
             return refuse(path, "this is neither a regular file nor a stream of bytes; it is not written");
-        // A new file could take the place of one that is protected.
+        // Checked here, as renaming would replace a write-protected file.
         if (::faccessat(AT_FDCWD, target.c_str(), W_OK, AT_EACCESS) != 0)
             return refuse(path, "the file cannot be written: " + detail::last_reason());
         return {std::move(*this)};
     }
-    // Links in /proc are not paths, though they read as such: what they name may have another name by now, or none.
+    // Links in /proc look like paths but are none: the file may have been renamed or deleted by now.
     static bool lies_in_proc([[maybe_unused]] const std::filesystem::path& link) {
 #if defined(__linux__)
         constexpr auto proc = 0x9fa0;  // PROC_SUPER_MAGIC

@@ -1,4 +1,4 @@
-// Reads at many places of a file, side by side. How is a policy: threads here, a ring in reading_ring.hpp.
+// Parallel reads at many offsets of a file. The reader is a policy: threads here, io_uring in reading_ring.hpp.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -23,19 +23,20 @@
 TIFFIN_BEGIN
 namespace io {
 
-// `bytes` bytes of a file from `offset` on. The first `needed` must be there; the rest, of a block that the
-// file ends in, need not.
+// `bytes` bytes of a file from `offset` on. The first `needed` must exist; the rest may lie beyond the file's end, in
+// its last disk block.
 struct file_read {
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
     std::size_t needed = 0;
 };
 
-// Told the number of a read and where its bytes are until it returns; on any thread, several at a time.
+// Called with the index of a completed read and its bytes, valid until it returns; on any thread, concurrently.
 using read_arrived = std::function<void(std::size_t, const std::byte*)>;
 
-// Does all reads, in any order, into memory of its own, or gives the failure of one. Called by one thread at
-// a time. However a call ends, nothing of it goes on then; what `arrived` throws is a failure of the call.
+// Does all reads, in any order, into its own memory, or returns the failure of one. Called by one thread at a time.
+// When a call ends, also by a failure, none of its reads is still running; an exception of `arrived` is a failure of
+// the call.
 template <class R>
 concept parallel_reader = std::default_initializable<R> &&
     requires(R& reader, const open_file& file, std::span<const file_read> reads,
@@ -54,12 +55,12 @@ inline status tell(const read_arrived& arrived, std::size_t i, const std::byte* 
 
 }  // namespace detail
 
-// Memory for some reads at a time, each on a border of the blocks in which disks want to be read.
+// Memory for several reads at a time, each aligned to disk blocks.
 class read_places {
 public:
     static constexpr std::size_t block = 4096;
 
-    // Room for `count` of the largest of some reads.
+    // Makes room for `count` reads of the size of the largest of `reads`.
     void make_room(std::span<const file_read> reads, std::size_t count) {
         std::size_t most = 0;
         for (const file_read& r : reads) most = std::max(most, r.bytes);
@@ -76,11 +77,11 @@ private:
     aligned_buffer memory_;
 };
 
-// Threads that each wait for one read at a time: as many as can be had, and the caller's. In a child of
-// fork() they are made anew.
+// Each thread does one blocking read at a time: the calling one, and as many more as can be started, up to `threads` in
+// all. In a child of fork() they are started anew.
 // Errors: those of open_file::read.
-// Cost: threads that sleep between calls, made by the first, and room for a read each; two hand-overs per
-//   call.
+// Cost: threads that sleep between calls, started by the first, and memory for one read per thread; two hand-overs
+//   between threads per call.
 class reading_threads {
 public:
     explicit reading_threads(std::size_t threads = 64) : threads_(threads) {}
@@ -118,7 +119,7 @@ public:
     }
 
 private:
-    // Of another process.
+    // In a child of fork(): the threads are the parent's.
     void forget_threads() noexcept {
         for (std::thread& other : others_) tiffin::detail::renew(other);
         others_.clear();
@@ -131,11 +132,11 @@ private:
 #if TIFFIN_EXCEPTIONS
         try {
 #endif
-            // Begun with the next call: the last one has ended.
+            // A new thread serves from the next call on: the last one has ended.
             while (others_.size() + 1 < threads)
                 others_.emplace_back([this, me = others_.size() + 1, seen = call_] { serve(me, seen); });
 #if TIFFIN_EXCEPTIONS
-        } catch (const std::system_error&) {  // fewer do
+        } catch (const std::system_error&) {  // fewer threads suffice
         }
 #endif
     }
@@ -165,14 +166,14 @@ private:
 
     std::size_t threads_;
     std::vector<std::thread> others_;
-    read_places places_;  // one a thread
+    read_places places_;  // one per thread
     std::mutex mutex_;
     std::condition_variable begin_, ended_call_;
     std::size_t call_ = 0;
     std::size_t at_work_ = 0;
     bool ended_ = false;
     tiffin::detail::fork_mark threads_here_;
-    // Of the call.
+    // State of the current call.
     const open_file* file_ = nullptr;
     std::span<const file_read> reads_;
     const read_arrived* arrived_ = nullptr;

@@ -1,4 +1,4 @@
-// Tensors that stand beside quantised weights in files of others, and change what these are.
+// Names of the tensors that other tools store beside quantised weights: scales, zero points, packed codes.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -10,8 +10,8 @@
 TIFFIN_BEGIN
 namespace io {
 
-// What a tensor is by the end of its name, as part of a sentence; empty where it is no part of a quantised weight.
-// No weight is read without such parts: its numbers would be others.
+// What a tensor is, by the end of its name, as part of an error message; empty where it is no part of a quantised
+// weight. A weight that has such parts is not read without them: its values would be wrong.
 // Source: the names of compressed-tensors, FP8 and ModelOpt checkpoints, GPTQ, AWQ, bitsandbytes and llama.cpp.
 constexpr std::string_view quantised_part(std::string_view tensor) noexcept {
     constexpr std::string_view scales =
@@ -48,7 +48,7 @@ constexpr std::string_view quantised_part(std::string_view tensor) noexcept {
         {"quant_map", table},
         {"nested_quant_map", table},
     }};
-    const std::string_view end = tensor.substr(tensor.rfind('.') + 1);  // the whole where there is no dot
+    const std::string_view end = tensor.substr(tensor.rfind('.') + 1);  // all of it where there is no dot
     for (const auto& [name, meaning] : known)
         if (end == name) return meaning;
     return tensor.find(".quant_state.") == tensor.npos ? "" : table;

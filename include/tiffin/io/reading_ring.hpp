@@ -1,4 +1,4 @@
-// Reads at many places of a file through Linux's io_uring. Needs liburing (target tiffin::uring).
+// Reads at many offsets of a file through Linux's io_uring. Needs liburing (target tiffin::uring).
 #pragma once
 
 #include <tiffin/io/basic_reading_ring.hpp>
@@ -10,7 +10,7 @@
 TIFFIN_BEGIN
 namespace io {
 
-// A ring of io_uring.
+// An io_uring instance.
 class uring {
 public:
     int open(unsigned entries) noexcept { return ::io_uring_queue_init(entries, &ring_, 0); }
@@ -27,7 +27,7 @@ public:
         ::io_uring_cqe* ended = nullptr;
         return ::io_uring_wait_cqe(&ring_, &ended);
     }
-    // By the head of the queue, which the system moves.
+    // By the head of the submission queue, which the kernel moves.
     [[nodiscard]] unsigned queued() const noexcept { return ::io_uring_sq_ready(&ring_); }
     bool take(ended_read& ended) noexcept {
         ::io_uring_cqe* entry = nullptr;

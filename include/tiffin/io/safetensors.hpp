@@ -1,4 +1,4 @@
-// Reading safetensors files: named tensors and string metadata, every number of them checked.
+// Reads safetensors files: named tensors and string metadata, with every value checked.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -27,48 +27,44 @@ namespace io {
 
 // The tensors and the metadata of one safetensors file, held in memory or mapped.
 //
-// The object owns the tensors' bytes: views from `tensors()` live as long as it does and survive
-// its being moved. Held data as a whole starts on a 64-byte boundary; a mapped tensor, and any of a
-// foreign file, may lie at any alignment.
+// The object owns the tensors' bytes: views from `tensors()` live as long as it does, also when it is moved. Data read
+// into memory starts on a 64-byte boundary as a whole; mapped tensors, and any tensor of a file written by another
+// tool, may lie at any alignment.
 //
-// A tensor of bytes with the metadata key `<name>.format`, q8_0 or q4_0, is given as what it is: numbers in
-// blocks, the last axis counting numbers. Bytes of another format, or of none, stay bytes.
+// A U8 tensor with the metadata key `<name>.format`, q8_0 or q4_0, becomes a tensor of that format, whose last axis
+// counts values. U8 tensors with another format, or none, stay U8.
 //
-// Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null
-// `__metadata__`, and shapes whose non-zero sizes overflow. So it does formats other than F32, F16, BF16, I32, I64 and
-// U8, and ranks above `shape::max_rank`, unless it is told to list tensors that it does not read: then they are
-// unread(), their places checked as those of all others.
+// Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null `__metadata__`, and
+// shapes whose non-zero sizes overflow. It also refuses formats other than F32, F16, BF16, I32, I64 and U8, and ranks
+// above `shape::max_rank`, unless unread_tensors::listed: such tensors are then in unread(), offsets checked.
 class safetensors_file {
 public:
-    // Reads the file at `path`.
-    // Gives its tensors and metadata; `label()` is the path.
-    // Errors: errc::file where the file is missing, unreadable, not a regular file or malformed,
-    // errc::duplicate_tensor for a name given twice, errc::dtype for an unknown number format,
-    // errc::shape where rows of bytes are no whole blocks of the format told.
-    // Cost: one read of the file, one allocation of the size of its data, made after the header
-    // has been checked.
+    // Reads the file at `path` into memory; `label()` is the path.
+    // Errors: errc::file where the file is missing, unreadable, not a regular file or malformed, errc::duplicate_tensor
+    //   for a name given twice, errc::dtype for an unknown format, errc::shape where rows of a U8 tensor are no whole
+    //   blocks of its `.format`.
+    // Cost: one read of the file, one allocation of the size of its data, made after the header has been checked.
     static result<safetensors_file> open(const std::filesystem::path& path);
 
-    // Reads the header of the file at `path`; the tensors' bytes are read when they are touched, and the
-    // system may give them up again. For files larger than memory, or of which little is needed.
+    // Maps the file at `path` and reads its header; the tensors' pages are read when they are touched, and the system
+    // may give them up again. For files larger than memory, or of which little is needed.
     // Precondition, errors: those of file_mapping and of `open`. Cost: that of the header.
     static result<safetensors_file> map(const std::filesystem::path& path,
                                         unread_tensors unread = unread_tensors::refused);
 
-    // Reads a file's bytes from memory.
-    // Takes the bytes, which may go away afterwards, and the name under which failures report them.
+    // Parses the bytes of a file, which are copied; failures carry `label` as `where`.
     // Errors: as for `open`.
     // Cost: one copy of the bytes.
     static result<safetensors_file> parse(std::span<const std::byte> bytes, std::string label,
                                           unread_tensors unread = unread_tensors::refused);
 
-    // The strings of `__metadata__`, less the formats that tensors have now; empty where there are none.
+    // The strings of `__metadata__`, without the `.format` keys that tensors have taken; empty where there are none.
     [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
     // The tensors, in the order of the header; views into this object.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
-    // Those that are not read, in the order of the header.
+    // Tensors that are not read, in the order of the header.
     [[nodiscard]] const std::vector<unread_safetensor>& unread() const noexcept { return unread_; }
-    // A file that was mapped, else none: a tensor begins at its data - mapping().bytes().data().
+    // The mapping, empty after open() and parse(): a tensor begins at file offset data - mapping().bytes().data().
     [[nodiscard]] const file_mapping& mapping() const noexcept { return mapped_; }
     // The path or name given; failures carry it as `where`.
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
@@ -81,15 +77,15 @@ private:
 
     safetensors_file() = default;
 
-    // Reads what comes before the tensors' bytes, and all. `take(to, n)` copies the next n bytes of the
-    // file and tells whether it could.
+    // load_head() reads the header, load() the whole file. `take(to, n)` copies the next n bytes of the file and
+    // returns whether it could.
     template <class Take>
     static result<safetensors_file> load_head(std::uint64_t size, std::string label, unread_tensors unread,
                                               const Take& take);
     template <class Take>
     static result<safetensors_file> load(std::uint64_t size, std::string label, unread_tensors unread,
                                          const Take& take);
-    // The tensors' bytes are here.
+    // Sets the tensors' data pointers.
     void place(const std::byte* data) {
         for (detail::header_reader::entry& e : entries_) {
             if (!e.is_read) {
@@ -106,7 +102,7 @@ private:
     std::map<std::string, std::string> metadata_;
     weights tensors_;
     std::vector<unread_safetensor> unread_;
-    std::vector<detail::header_reader::entry> entries_;  // until they are placed
+    std::vector<detail::header_reader::entry> entries_;  // until place()
     std::uint64_t data_size_ = 0;
     std::unique_ptr<std::byte[], release> data_;
     file_mapping mapped_;

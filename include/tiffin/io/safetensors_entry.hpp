@@ -1,4 +1,4 @@
-// A tensor as the header of a safetensors file has it, and where tensors lie in the file.
+// A tensor's entry in the header of a safetensors file, with checks of its size and offsets.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -31,14 +31,13 @@ inline std::string sizes_text(const std::vector<std::uint64_t>& sizes) {
 
 }  // namespace detail
 
-// A tensor that is not read: its number format is none that safetensors files are read in, or it has more axes than
-// a shape.
+// A tensor that is not read: of a format that is not supported, or of more axes than shape::max_rank.
 struct unread_safetensor {
     std::string name;
-    std::string type;  // as the file says it
+    std::string type;  // its dtype in the file
     std::vector<std::uint64_t> sizes;
 
-    // What it is, and what is read.
+    // For error messages: what it is, and what can be read.
     [[nodiscard]] std::string reason() const {
         return "is " + detail::printable(type) + " of shape " + detail::sizes_text(sizes) +
                ", which is not read; F32, F16, BF16, I32, I64 and U8 of at most " +
@@ -46,21 +45,21 @@ struct unread_safetensor {
     }
 };
 
-// Whether a file's tensors may be such.
+// Whether tensors that cannot be read are refused, or listed.
 enum class unread_tensors { refused, listed };
 
 namespace detail {
 
 struct safetensors_entry {
     std::string name;
-    tensor_view tensor;  // without its data yet
+    tensor_view tensor;  // without data yet
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
-    bool is_read = true;  // else `unread` has its type and its sizes, and `tensor` nothing
+    bool is_read = true;  // false: `unread` has its type and sizes
     unread_safetensor unread{};
 };
 
-// The bits of a number; none of a format that is not known.
+// The bits per value of a format; none for an unknown one.
 // Source: https://github.com/huggingface/safetensors, Dtype in safetensors/src/tensor.rs.
 inline std::optional<std::uint64_t> bits_of(std::string_view type) noexcept {
     constexpr std::array<std::pair<std::string_view, std::uint8_t>, 23> known{
@@ -73,7 +72,7 @@ inline std::optional<std::uint64_t> bits_of(std::string_view type) noexcept {
     return std::nullopt;
 }
 
-// The bytes of a tensor of whatever sizes; none where they overflow or are no whole bytes. Precondition: a known format.
+// The bytes of a tensor of any sizes; none where they overflow or are no integer. Precondition: a known format.
 inline std::optional<std::uint64_t> byte_count(std::uint64_t bits,
                                                const std::vector<std::uint64_t>& sizes) noexcept {
     bool empty = false;
@@ -85,8 +84,8 @@ inline std::optional<std::uint64_t> byte_count(std::uint64_t bits,
     return bits % 8 == 0 ? std::optional(bits / 8) : std::nullopt;
 }
 
-// Like the official reader: the tensors cover the data once each, without holes.
-// Errors: errc::file, without a place.
+// Checks, as the official reader does, that the tensors cover the data without overlaps or holes.
+// Errors: errc::file, with an empty `where`.
 inline status check_layout(const std::vector<safetensors_entry>& entries, std::uint64_t data_size) {
     std::vector<const safetensors_entry*> order;
     for (const safetensors_entry& e : entries) order.push_back(&e);

@@ -1,4 +1,4 @@
-// What the reader and the writer of safetensors files share: limits, sizes and the words of errors.
+// Shared by the reader and the writer of safetensors files: limits, formats, sizes and texts of errors.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -29,8 +29,8 @@ namespace io {
 static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) == 8,
               "safetensors data is used as it lies in the file: little-endian, 64-bit sizes");
 
-// The end of the metadata key that names the format of a tensor of blocks: safetensors has none, so they are
-// kept as bytes (U8) whose last axis counts the bytes of a row. The value is q8_0 or q4_0.
+// The end of the metadata key that holds the format of a block-quantised tensor. safetensors has no such dtype, so it
+// is stored as U8, and its last axis counts the bytes of a row. The value is q8_0 or q4_0.
 inline constexpr std::string_view format_suffix = ".format";
 
 inline std::string format_key(std::string_view tensor) {
@@ -50,7 +50,7 @@ inline std::string reason(const std::error_code& error) {
     return printable(error.message());
 }
 
-// The reason of a C call that has just failed.
+// The text of errno, after a C call that has just failed.
 inline std::string last_reason() {
     return reason({errno, std::generic_category()});
 }
@@ -76,14 +76,14 @@ struct block_format {
 };
 inline constexpr std::array<block_format, 2> block_formats{{{dtype::q8_0, "q8_0"}, {dtype::q4_0, "q4_0"}}};
 
-// The format of blocks that metadata names.
+// The block format of a metadata value; none where it is unknown.
 inline std::optional<dtype> block_format_of(std::string_view name) noexcept {
     for (const block_format& format : block_formats)
         if (name == format.name) return format.type;
     return std::nullopt;
 }
 
-// The name that metadata has for it. Precondition: a format of blocks.
+// The metadata value of a block format. Precondition: one of block_formats.
 inline std::string_view format_name(dtype type) noexcept {
     return std::find_if(block_formats.begin(), block_formats.end(),
                         [&](const block_format& format) { return format.type == type; })
@@ -107,7 +107,7 @@ inline bool is_whole_blocks(dtype type, const tiffin::shape& sizes) noexcept {
     return block_of(type) == 1 || (sizes.rank() > 0 && sizes[sizes.rank() - 1] % block_of(type) == 0);
 }
 
-// The format and the sizes that the file has for a tensor. Precondition: whole blocks.
+// The dtype and the shape of a tensor in the file. Precondition: whole blocks.
 inline dtype stored_type(dtype type) noexcept {
     return block_of(type) == 1 ? type : dtype::u8;
 }
@@ -115,10 +115,10 @@ inline tiffin::shape stored_shape(dtype type, const tiffin::shape& sizes) noexce
     return block_of(type) == 1 ? sizes : with_last_axis(sizes, bytes_of(type, sizes[sizes.rank() - 1]));
 }
 
-// The bytes of a tensor, or nothing where they or its numbers overflow. A zero size does not excuse
-// the others: the product of any of the sizes is safe to form afterwards. Precondition: whole blocks.
+// The bytes of a tensor; none where they or its number of values overflow. The other sizes must not overflow even where
+// one is 0: the product of any of them is safe to form afterwards. Precondition: whole blocks.
 inline std::optional<std::uint64_t> byte_count(dtype type, const tiffin::shape& sizes) noexcept {
-    // A block of q4_0 has fewer bytes than numbers; the larger count is the one to watch.
+    // A block of q4_0 has fewer bytes than values; the larger count is checked.
     const std::uint64_t block = block_of(type), unit = std::max<std::uint64_t>(size_of(type), block);
     std::uint64_t product = unit;
     bool empty = false;
@@ -134,9 +134,9 @@ inline std::optional<std::uint64_t> byte_count(dtype type, const tiffin::shape& 
     return empty ? 0 : product / unit * size_of(type);
 }
 
-// Makes a tensor of bytes, which the metadata calls blocks, one of numbers, and takes the key out of the
-// metadata: the tensor says it now. Leaves other tensors, and unknown formats, as they are.
-// Errors: errc::shape where rows are no whole blocks, errc::file where the numbers overflow.
+// Turns a U8 tensor that has a `.format` key into a tensor of that block format, and removes the key from the metadata.
+// Leaves other tensors, and unknown formats, as they are.
+// Errors: errc::shape where rows are no whole blocks, errc::file where the number of values overflows.
 inline status take_format(std::string_view name, tensor_view& tensor,
                           std::map<std::string, std::string>& metadata) {
     if (tensor.type != dtype::u8) return {};

@@ -24,8 +24,7 @@ TIFFIN_BEGIN
 namespace io {
 namespace detail {
 
-// The header's events, as the JSON parser reports them. A SAX reader, because a JSON tree would
-// hide duplicate keys, and because nesting is refused before it can grow.
+// A SAX handler for the header: a JSON tree would hide duplicate keys, and nesting is refused before it can grow.
 class header_reader {
 public:
     using entry = safetensors_entry;
@@ -36,7 +35,7 @@ public:
     std::map<std::string, std::string> metadata;
     std::vector<entry> entries;
 
-    // Reads the whole header; a failure's `where` is left to the caller.
+    // Reads the whole header; the caller sets a failure's `where`.
     status read(std::string_view text) {
         if (text.empty()) return failure(errc::file, "", "the header is empty, not a JSON object");
         if (text.front() != '{')
@@ -160,7 +159,7 @@ private:
     [[nodiscard]] std::string tensor() const { return "tensor " + in_quotes(entries.back().name); }
 
     bool refuse(std::string what, errc code = errc::file) {
-        // nvcc holds an assignment for a value that is ignored.
+        // The cast: nvcc takes the assignment for an ignored [[nodiscard]] value.
         static_cast<void>(wrong_ = failure(code, "", what));
         return false;
     }
@@ -201,7 +200,7 @@ private:
             return tensor() + " has data_offsets [" + std::to_string(e.begin) + ", " + std::to_string(e.end) +
                    "]";
         };
-        // Of a format that nobody knows the data alone can be checked.
+        // For an unknown format only the offsets can be checked.
         const auto bits = e.is_read ? std::nullopt : bits_of(e.unread.type);
         const bool known = e.is_read || bits;
         const auto bytes = e.is_read ? byte_count(e.tensor.type, e.tensor.shape)

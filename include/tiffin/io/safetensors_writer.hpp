@@ -1,4 +1,4 @@
-// Writing safetensors files: complete or not at all.
+// Writes safetensors files, completely or not at all.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -33,7 +33,7 @@ namespace detail {
 inline std::optional<std::string> json_string(const std::string& text) {
     using policy = nlohmann::json::error_handler_t;
     const nlohmann::json value(text);
-    // Only the throwing policy reports bad bytes; the results of the others differ by them.
+    // Only the throwing policy reports invalid bytes; the results of the other two differ where there are any.
     std::string replaced = value.dump(-1, ' ', false, policy::replace);
     if (replaced != value.dump(-1, ' ', false, policy::ignore)) return std::nullopt;
     return replaced;
@@ -41,10 +41,10 @@ inline std::optional<std::string> json_string(const std::string& text) {
 
 }  // namespace detail
 
-// Takes the next bytes of a tensor; false where they cannot be written.
+// Takes the next bytes of a tensor; returns false where they cannot be written.
 using byte_sink = std::function<bool(const void*, std::size_t)>;
-// Hands over a tensor's bytes from front to back, in pieces of its choice. Ends early where the sink says
-// false, and with a failure where it has no more.
+// Passes a tensor's bytes to the sink in order, in pieces of any size. Returns early where the sink returns false, and
+// with a failure where it cannot produce the rest.
 using byte_source = std::function<status(const byte_sink&)>;
 
 // Collects tensors and metadata and writes them as one safetensors file.
@@ -53,7 +53,7 @@ using byte_source = std::function<status(const byte_sink&)>;
 // each is aligned to its elements without gaps, and the bytes of the file do not depend on the
 // order of the calls. The tensors' memory is the caller's and is read by `write` and `to_bytes`.
 //
-// Tensors of q8_0 and q4_0 become tensors of bytes, U8, and the metadata key `<name>.format` is set.
+// Tensors of q8_0 and q4_0 are stored as U8, with the metadata key `<name>.format`.
 class safetensors_writer {
 public:
     // Sets a string of `__metadata__`; a later value of the same key replaces an earlier one.
@@ -74,21 +74,20 @@ public:
         return add(std::move(name), tensor_view{nullptr, type, sizes});
     }
 
-    // Writes the file at `path`, replacing a regular file there (the target, where it is a link) when all is
-    // written; or to the stream that is there (see unfinished_file).
-    // Errors: errc::file where the path cannot be written, where a name or string is not UTF-8, a tensor has
-    // no data or the sizes overflow; errc::duplicate_tensor for a name given twice; errc::shape for rows that
-    // are no whole blocks of their format. No file is left behind then, and an existing one stays as it was.
+    // Writes the file at `path`. A regular file there (the target, where it is a link) is replaced once all is written;
+    // a stream is written to (see unfinished_file).
+    // Errors: errc::file where the path cannot be written, where a name or string is not UTF-8, a tensor has no data or
+    //   the sizes overflow; errc::duplicate_tensor for a name given twice; errc::shape for rows that are no whole
+    //   blocks of their format. No file is left behind then, and an existing one stays as it was.
     // Cost: one write of the data; no copy of it in memory. Not synced to the disk.
     status write(const std::filesystem::path& path) const;
 
-    // Writes to an output that was begun before the work, so that it was known to be one. It is left to be
-    // finished: several outputs can be written before any of them has its name.
+    // Writes to an output that was begun earlier, so that a wrong path fails before the work. The caller calls its
+    // finish(): several outputs can be written before any of them has its name.
     // Errors: as above.
     status write(unfinished_file& to) const;
 
-    // Gives the bytes that `write` would write.
-    // Takes the name under which failures report them.
+    // Returns the bytes that `write` would write; failures carry `label` as `where`.
     // Errors: as for `write`, without those of the file system.
     // Cost: one copy of the data.
     [[nodiscard]] result<std::vector<std::byte>> to_bytes(std::string_view label) const;
@@ -106,7 +105,7 @@ private:
         return detail::byte_count(tensor.type, tensor.shape).value_or(0);
     }
 
-    // Hands a tensor's bytes to a sink, whether they lie in memory or are produced.
+    // Passes a tensor's bytes, from memory or from its source, to a sink.
     status put(const weights::entry& e, std::string_view label, const byte_sink& sink) const;
 
     std::map<std::string, std::string> metadata_;

@@ -1,4 +1,4 @@
-// Side files: blocks with tables of their own around the blocks of a model. Needs the JSON library (target tiffin::io).
+// Side files: blocks with their own tables around the blocks of a model. Needs the JSON library (target tiffin::io).
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -18,21 +18,21 @@
 TIFFIN_BEGIN
 namespace io {
 
-// One safetensors file beside a model. What belongs to layer I is called `blk.I.`, in metadata and tensors: a layer
-// file (docs/layer_files.md) in which the model's own block, or its weights, have a place.
+// One safetensors file beside a model. Metadata and tensors of layer I have the prefix `blk.I.`; without it they are a
+// layer file (docs/layer_files.md) that can refer to the model's own block, or to its weights.
 //
 //     blk.3.block = retoken          the model's FFN of layer 3, modulated by
 //     blk.3.base.block = model       blk.3.modulators.weight (V, d), blk.3.scale (d)
 //     blk.5.block = stem_hybrid      a table beside the model's own up projection:
 //     blk.5.weights = model          blk.5.stem_embed.weight (V, f)
 //
-// `block = model` is the model's block, with its options; `weights = model` adds its tensors, and `weights = gate_proj
-// down_proj` those called so, without its options. Source: ours; docs/models.md#side-files.
+// `block = model` inserts the model's block with its options and tensors; `weights = model` its tensors alone, and
+// `weights = gate_proj down_proj` those of these names. Source: ours; docs/models.md#side-files.
 class side_file {
 public:
     // Maps the file. Errors: those of safetensors_file::map; errc::option for metadata, errc::unused_tensor for a
-    // tensor, that belongs to no layer (but for `format`, which safetensors' own writers put into every file);
-    // errc::option for a file that has something for no layer.
+    // tensor, whose name has no layer prefix (except `format`, which safetensors' own writers put into every file);
+    // errc::option for a file that has nothing for any layer.
     static result<side_file> open(const std::filesystem::path& path) {
         auto file = safetensors_file::map(path);
         if (!file) return file.failure();
@@ -49,14 +49,14 @@ public:
         return {std::move(made)};
     }
 
-    // The layers that it has something for, ascending.
+    // The layers that it has metadata or tensors for, ascending.
     [[nodiscard]] const std::set<std::size_t>& layers() const noexcept { return layers_; }
     // The path; failures carry it as `where`.
     [[nodiscard]] const std::string& label() const noexcept { return file_->label(); }
 
-    // The block of a layer around the model's own, which must be given; both files are kept.
-    // Errors: errc::option where the file has no such layer, or names weights that the model's block has not.
-    // load_layer() finds all else.
+    // The block of a layer around the model's own block `own`; the result keeps both files open.
+    // Errors: errc::option where the file has no such layer, or names weights that the model's block does not have.
+    //   Other errors are left to load_layer().
     [[nodiscard]] result<described_layer> around(std::size_t layer, const described_layer& own) const {
         const std::string prefix = prefix_of(layer);
         if (!layers_.contains(layer)) return failure(errc::option, label(), "has nothing for layer ", layer);
@@ -105,7 +105,7 @@ private:
         for (const auto& [key, value] : own.options) to.options.emplace(at + key, value);
         for (const weights::entry& e : own.tensors.entries()) to.tensors.add(at + e.name, e.tensor);
     }
-    // All tensors, or those of the names listed, with a blank between them.
+    // Adds all tensors (`model`), or those of the names listed, separated by blanks.
     static status put_weights(const described_layer& own, std::string_view names, const std::string& at,
                               described_layer& to) {
         const bool all = names == "model";

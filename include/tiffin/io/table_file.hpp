@@ -1,4 +1,4 @@
-// Token tables in safetensors files: where they lie, and writing them row by row.
+// Token tables in safetensors files: finding them, and writing them row by row.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -22,10 +22,10 @@
 TIFFIN_BEGIN
 namespace io {
 
-// Where a table lies in a file that was mapped. A pool (experts, vocab, width) is a table of all its experts'
-// rows, one expert behind the other: table_location::rows() gives one of them.
-// Errors: errc::missing_tensor, errc::shape, errc::dtype, errc::option where the format of bytes is not
-// told or not known.
+// The location of a table in a mapped file. A pool (experts, vocab, width) is one table of all experts' rows, expert by
+// expert: table_location::rows() selects one of them.
+// Errors: errc::missing_tensor, errc::shape, errc::dtype, errc::option where the format of a U8 tensor is missing or
+//   unknown.
 inline result<table_location> find_table(const safetensors_file& file, std::string_view name) {
     const auto refuse = [&](errc code, std::string what) {
         return failure(code, file.label(), "tensor ", detail::in_quotes(name), " ", std::move(what));
@@ -44,7 +44,7 @@ inline result<table_location> find_table(const safetensors_file& file, std::stri
                       tensor->shape[rank - 1], tensor->type};
     if (shape.rows == 0 || shape.width == 0)
         return refuse(errc::shape, "has shape " + to_string(tensor->shape) + ", and so holds no rows");
-    if (shape.type == dtype::u8) {  // else its format would have been taken
+    if (shape.type == dtype::u8) {  // a known format would have replaced it
         const auto format = file.metadata().find(format_key(name));
         return refuse(errc::option, format == file.metadata().end()
                                         ? "is bytes, and metadata " + detail::in_quotes(format_key(name)) +
@@ -61,20 +61,19 @@ inline result<table_location> find_table(const safetensors_file& file, std::stri
                           shape};
 }
 
-// The same of a file by its path. Errors: those of safetensors_file::map, too. Cost: that of the header.
+// The same for a file by its path. Errors: also those of safetensors_file::map. Cost: that of the header.
 inline result<table_location> find_table(const std::filesystem::path& path, std::string_view name) {
-    const auto file = safetensors_file::map(path, unread_tensors::listed);  // what else is in it is not read
+    const auto file = safetensors_file::map(path, unread_tensors::listed);  // others may be of any format
     if (!file) return file.failure();
     return find_table(*file, name);
 }
 
-// Told how many rows of a table are written, of how many.
+// Reports progress: how many of a table's rows have been written.
 using table_progress = std::function<void(std::size_t done, std::size_t rows)>;
 
-// Adds all rows of a store to what a writer will write. The store must outlive that; it is read some
-// megabytes of rows at a time.
-// Errors, all of write(): those of the store, and errc::shape where its rows or their width are 0, or where
-// there are more rows than ids can tell apart.
+// Adds all rows of a store to a writer. The store must outlive write(), which reads some megabytes of rows at a time.
+// Errors, all returned by write(): those of the store, and errc::shape where its rows or their width are 0, or where it
+//   has more rows than there are int32 ids.
 inline safetensors_writer& add_table(safetensors_writer& to, const std::string& name, row_store_ref store,
                                      table_progress progress = {}) {
     const table_shape table = store.shape();

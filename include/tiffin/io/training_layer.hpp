@@ -1,4 +1,4 @@
-// Layer files whose layer learns.
+// Prepares the blocks of layer files for training.
 #pragma once
 
 #include <tiffin/io/described_layer.hpp>
@@ -7,7 +7,7 @@
 TIFFIN_BEGIN
 namespace io {
 
-// Prepares the block described to learn, of the policies in a list. The tensors must outlive the layer.
+// Prepares the described block for training, with the policies `known`. The tensors must outlive the layer.
 // Errors: those of composition_of(), compose() and try_prepare_training().
 // Cost: that of try_prepare_training(). Source: docs/layer_files.md.
 template <trains Backend, policy_list Policies>
@@ -20,7 +20,7 @@ result<trainable_layer<training_number<Backend>>> load_training_layer(
     if (!block) return block.failure();
     return try_prepare_training(*block, from.tensors, backend, how);
 }
-// Of the library's policies.
+// The same with all policies of the library.
 template <trains Backend>
 result<trainable_layer<training_number<Backend>>> load_training_layer(
     const described_layer& from, const Backend& backend,

@@ -1,4 +1,4 @@
-// A file that takes its name, and another file's place, only when it is complete.
+// A file that gets its name, or replaces an existing file, only when it is complete.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -20,15 +20,15 @@
 TIFFIN_BEGIN
 namespace io {
 
-// An output under construction; gone again unless it has been finished. What every writer of files writes to.
+// An output under construction, removed again unless it has been finished.
 //
-// A regular file is made beside its place and renamed over what is there, whose mode bits it has from the first byte on:
-// what was private stays so meanwhile. It has no name until then where the file system can do that (O_TMPFILE), so
-// that nothing is left whatever ends the process; else it is tiffin.part<n>. A stream (see output_place) is written to
-// as it is, and what went there stays there.
+// A regular file is created in the destination's folder and renamed over an existing one, whose mode bits it has from
+// the first byte on, so that private data stays private. Until then it has no name where the file system supports that
+// (O_TMPFILE), so that nothing is left however the process ends; else its name is tiffin.part<n>. A stream (see
+// output_place) is written to directly, and what has been written stays.
 class unfinished_file {
 public:
-    // Begins what will be at `path`. Errors: errc::file: those of output_place::of, and where the folder cannot be
+    // Begins the output at `path`. Errors: errc::file: those of output_place::of, and where the folder cannot be
     // written.
     static result<unfinished_file> begin(const std::filesystem::path& path) {
         unfinished_file made;
@@ -36,7 +36,7 @@ public:
         auto place = output_place::of(path);
         if (!place) return place.failure();
         made.place_ = *std::move(place);
-        // A pipe is opened when it is written to, as that waits for who reads it.
+        // A pipe is opened by the first write, as opening waits for its reader.
         if (made.place_.is_stream) return {std::move(made)};
         const int opened = made.make();
         if (opened < 0 && errno == EEXIST)
@@ -65,16 +65,16 @@ public:
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
     [[nodiscard]] const output_place& place() const noexcept { return place_; }
 
-    // Appends bytes; false where the system refuses.
+    // Appends bytes; returns false where the system refuses.
     bool write(const void* data, std::size_t n) {
         if (!stream_ && !open_stream()) return false;
         return std::fwrite(data, 1, n, stream_.get()) == n;
     }
-    // All bytes are written. Errors: errc::file where the last of them cannot be.
+    // Writes all buffered bytes. Errors: errc::file where the last of them cannot be written.
     status flush() {
         if (!stream_ && !open_stream()) return cannot_write();
         if (std::fflush(stream_.get()) != 0) return cannot_write();
-        // Closing may tell what the file system could not write. A stream's reader waits for it.
+        // Closing may report what the file system could not write. A stream is closed, as its reader waits for that.
         const int copy = place_.is_stream ? -1 : ::dup(::fileno(stream_.get()));
         if (place_.is_stream ? std::fclose(stream_.release()) != 0 : copy < 0 || ::close(copy) != 0)
             return cannot_write();
@@ -86,7 +86,7 @@ public:
         if (place_.is_stream) return {};
         const char* const target = place_.target.c_str();
         if (path_.empty() && !place_.is_there && link_to(target)) return {};
-        // A name can be given to what has none, but only renaming takes another file's place.
+        // linkat() can name a file that has no name, but only rename() replaces an existing file.
         if (path_.empty() && !first_free([&](const char* name) { return link_to(name); }))
             return cannot_rename();
         if (std::rename(path_.c_str(), target) != 0) return cannot_rename();
@@ -94,7 +94,7 @@ public:
         return {};
     }
 
-    // The failure of the system's call that has just failed.
+    // The failure of the system call that has just failed (errno).
     [[nodiscard]] failure cannot_write() const {
         return refuse("the file cannot be written: " + detail::last_reason());
     }
@@ -106,8 +106,8 @@ private:
         return refuse("the file cannot be renamed: " + detail::last_reason());
     }
 
-    // Sets path_ to the first tiffin.part<n> that `make` makes; it must leave EEXIST where there is such a file. Not
-    // the target's name and more: that may be as long as names can be.
+    // Sets path_ to the first tiffin.part<n> that `make` creates; it must leave EEXIST where that name exists. The name
+    // is not made from the target's, which may already be as long as names can be.
     template <class Make>
     bool first_free(const Make& make) {
         for (int n = 0; n < 1000; ++n) {
@@ -121,14 +121,14 @@ private:
         }
         return false;
     }
-    // A new file, without a name where that can be; its descriptor, or -1.
+    // Creates a file, without a name where possible; returns its descriptor, or -1.
     int make() {
-        constexpr ::mode_t usual = 0666;  // less what the process takes away
+        constexpr ::mode_t usual = 0666;  // less the process's umask
         int opened = -1;
 #if defined(O_TMPFILE)
         opened = ::open(place_.folder().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, usual);
         if (opened >= 0 && ::access(name_of(opened).c_str(), F_OK) == 0) return opened;
-        if (opened >= 0) ::close(opened);  // it could get no name
+        if (opened >= 0) ::close(opened);  // it could not be linked later
 #endif
         const bool found = first_free([&](const char* name) {
             opened = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, usual);
@@ -145,13 +145,13 @@ private:
     }
     bool open_stream() {
         if (!place_.is_stream) return false;
-        // A descriptor's copy writes where the descriptor does: behind what is there already.
+        // A duplicated descriptor shares the file offset: it writes after what is there already.
         const int opened = place_.descriptor >= 0
                                ? ::fcntl(place_.descriptor, F_DUPFD_CLOEXEC, 0)
                                : ::open(place_.target.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
         return opened >= 0 && write_to(opened);
     }
-    // Takes a descriptor.
+    // Takes ownership of a descriptor.
     bool write_to(int opened) {
         stream_.reset(::fdopen(opened, "wb"));
         if (stream_) return true;
@@ -163,7 +163,7 @@ private:
 
     std::string label_;  // the path as it was given
     output_place place_;
-    std::filesystem::path path_;  // where a file is meanwhile, if it has a name
+    std::filesystem::path path_;  // the temporary name, if there is one
     detail::stream_handle stream_;
 };
 

@@ -1,4 +1,4 @@
-// A file that is open to be written at any place, and a new one that takes its name when it is complete.
+// A file that is open for positional writes, and a new one that gets its name when it is complete.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -33,9 +33,9 @@ public:
     }
     writable_file() = default;
 
-    // Keeps everybody else from locking the file until this object ends, and the children of fork() that it
-    // has: other processes, and other objects of this one.
-    // Errors: errc::file where somebody else has, or the system cannot.
+    // Locks the file (flock) against other processes and other objects of this one, until this object ends, and its
+    // copies in children of fork().
+    // Errors: errc::file where it is locked already, or cannot be locked.
     [[nodiscard]] status lock() const {
         while (::flock(descriptor(), LOCK_EX | LOCK_NB) != 0) {
             if (errno == EWOULDBLOCK)
@@ -45,7 +45,7 @@ public:
         return {};
     }
     // Writes `bytes` bytes from `offset` on.
-    // Errors: errc::file where the system cannot; the first of them may then be written.
+    // Errors: errc::file where the write fails; the first bytes may then be written.
     status write(std::uint64_t offset, const std::byte* from, std::size_t bytes) const {
         for (std::size_t done = 0; done < bytes;) {
             const ::ssize_t put =
@@ -60,7 +60,7 @@ public:
         }
         return {};
     }
-    // Cuts the file, or lengthens it by zeros that take no room.
+    // Truncates the file, or extends it by zeros that take no disk space.
     // Errors: errc::file.
     [[nodiscard]] status resize(std::uint64_t bytes) const {
         while (::ftruncate(descriptor(), static_cast<::off_t>(bytes)) != 0)
@@ -69,8 +69,8 @@ public:
                               " bytes: " + detail::last_reason());
         return {};
     }
-    // Returns when the disk has what was written.
-    // Errors: errc::file. What the disk has is then not known, and a second call may say that all is well.
+    // Returns when what was written is on the disk (fsync).
+    // Errors: errc::file. What is on the disk is then unknown, and a second call may succeed all the same.
     [[nodiscard]] status sync() const {
         while (::fsync(descriptor()) != 0)
             if (errno != EINTR) return refuse("the file cannot be synced: " + detail::last_reason());
@@ -83,7 +83,7 @@ private:
 
 namespace detail {
 
-// Makes an empty file; the system's error, EEXIST where there is one.
+// Creates an empty file; returns 0 or errno, EEXIST where there is a file.
 inline int make_empty(const std::filesystem::path& path) noexcept {
     const int made = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (made < 0) return errno;
@@ -91,7 +91,7 @@ inline int make_empty(const std::filesystem::path& path) noexcept {
     return 0;
 }
 
-// Returns when the disk has the names in the folder of a file.
+// Returns when the names in a file's folder are on the disk.
 // Errors: errc::file.
 inline status sync_folder_of(const std::filesystem::path& path) {
     const std::filesystem::path parent = path.parent_path();
@@ -100,17 +100,17 @@ inline status sync_folder_of(const std::filesystem::path& path) {
     while (folder >= 0 && (error = ::fsync(folder) == 0 ? 0 : errno) == EINTR) {
     }
     if (folder >= 0) ::close(folder);
-    // Some file systems sync names by themselves, and say EINVAL.
+    // Some file systems sync names by themselves, and return EINVAL.
     if (error == 0 || error == EINVAL) return {};
     return failure(errc::file, path.string(),
                    "its folder cannot be synced: ", reason({error, std::generic_category()}));
 }
 
-// A new file under construction: tiffin.part<n> in the same folder until it is complete; removed again if it
-// never is. Unlike unfinished_file it takes no other file's place, and is on the disk when it has its name.
+// A new file under construction: tiffin.part<n> in the same folder until it is complete, removed again if it never is.
+// Unlike unfinished_file it replaces no existing file, and it is on the disk when it gets its name.
 class new_file {
 public:
-    // Errors: errc::file where there is something at `path`, or nothing can be made there.
+    // Errors: errc::file where `path` exists, or nothing can be created there.
     static result<new_file> begin(const std::filesystem::path& path) {
         new_file made;
         made.target_ = path;
@@ -138,14 +138,14 @@ public:
         if (!path_.empty()) ::unlink(path_.c_str());
     }
 
-    // To be written; its failures name the file that it will be.
+    // The file to write to; named() makes a failure of it name the final path.
     [[nodiscard]] const writable_file& file() const noexcept { return file_; }
     [[nodiscard]] status named(status s) const {
         if (s) return s;
         return failure(s.failure().code, target_.string(), s.failure().what);
     }
     // Gives the file its name.
-    // Errors: errc::file where the disk does not take it, or somebody else took the name meanwhile.
+    // Errors: errc::file where it cannot be synced, or the name has been taken meanwhile.
     status finish() {
         if (status s = named(file_.sync()); !s) return s;
         int error = ENOSYS;
@@ -154,7 +154,7 @@ public:
                     ? 0
                     : errno;
 #endif
-        if (error == ENOSYS || error == EINVAL) {  // not on this system, or not on this file system
+        if (error == ENOSYS || error == EINVAL) {  // not supported by the system, or by the file system
             if (status s = is_free(); !s) return s;
             error = std::rename(path_.c_str(), target_.c_str()) == 0 ? 0 : errno;
         }
@@ -176,8 +176,8 @@ private:
             errc::file, target_.string(), "the file ", what, ": ", reason({error, std::generic_category()})};
     }
 
-    std::filesystem::path target_;  // where the file will be
-    std::filesystem::path path_;    // where it is meanwhile; none before and after
+    std::filesystem::path target_;  // the final path
+    std::filesystem::path path_;    // the temporary path; empty before and after
     writable_file file_;
 };
 

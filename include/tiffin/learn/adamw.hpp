@@ -1,4 +1,4 @@
-// AdamW, over dense tensors and over rows of tables, with one clipping of both.
+// AdamW for dense tensors and table rows, with one gradient clipping for both.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -19,16 +19,15 @@
 
 TIFFIN_BEGIN
 
-// Adam with decoupled decay, over the tensors of any number of layers.
+// Adam with decoupled weight decay, over the tensors of any number of layers.
 //   g <- g min(1, clip / |all gradients|),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
 //   w <- w - rate (decay w + m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps))
-// t counts the steps. Of a table or a pool a row takes part in a step only if a token has read it: t is then the row's
-//   own count, and its moments and its decay rest meanwhile. (Dense AdamW would decay rows that no token used.)
-// Tensors of one axis (norms, biases, scales) do not decay, as is usual, but where add() says so.
-// Numerics: weights, gradients and moments in the backend's number; the norm in double, its sum in an order that does
-//   not depend on the threads: the same to the bit for any number of them.
+// t counts the steps. A row of a table or a pool is updated in a step only if a token has read it: t is then the row's
+// own count, and its moments and its decay pause in other steps. (Dense AdamW would decay rows that no token used.)
+// Tensors of one axis (norms, biases, scales) are not decayed, as is usual, unless add() is called with `decays`.
+// Numerics: weights, gradients, moments in the backend's number; the norm in double. Bit-identical for any threads.
 // Lifetime: values, gradients and layers must outlive it; a layer must not be moved.
-// Errors: see add() and step(). Cost: two moments per number; step() reads every gradient twice, and does not allocate.
+// Errors: see add() and step(). Cost: two moments per element; step() reads every gradient twice, without allocation.
 // Source: Loshchilov and Hutter, arXiv 1711.05101.
 template <trains Backend>
 class adamw {
@@ -39,7 +38,7 @@ public:
 
     explicit adamw(adamw_options options = {}) : options_(options) {}
 
-    // A tensor and its gradient, of the same shape. Its moments are called after it.
+    // Adds a tensor and its gradient, of the same shape. Its moments are named after it.
     void add(std::string name, number* values, const number* gradient, const tiffin::shape& sizes,
              bool decays) {
         const std::size_t n = sizes.elements();
@@ -55,9 +54,9 @@ public:
                             nullptr});
         make_room(pieces_of(n, dense_piece));
     }
-    // Rows that lie elsewhere than in memory as a whole, and go back there after step(): see stored_table. No part of
+    // Adds table rows that are not all in memory and are written back after step(): see stored_table. Not visited by
     // visit_state(). `gradients` and `rows` must outlive the optimizer.
-    // Errors: errc::shape where they are not as many experts, or not as wide.
+    // Errors: errc::shape where the numbers of experts or the widths differ.
     status add(std::string name, const row_gradients<number>& gradients, learning_rows<number>& rows) {
         if (gradients.experts() != rows.experts() || gradients.width() != rows.width())
             return failure(errc::shape, name, "has gradients of ", gradients.experts(), " experts' rows of ",
@@ -80,7 +79,7 @@ public:
         tensors_.back().own_gradients = std::move(from);
         return {};
     }
-    // All that the layer trains, or those that `takes` says; their values are called as in the layer, behind `prefix`.
+    // Adds all tensors that the layer trains, or those that `takes` selects; their values are named `prefix` + name.
     // Errors: errc::missing_tensor, errc::shape; nothing is added then.
     status add(const std::string& prefix, const trainable_layer<number>& layer,
                const named_memory<number>& values,
@@ -114,19 +113,19 @@ public:
         return {};
     }
 
-    // One step on the gradients that are there, which stay. Where rows are sharded over ranks, over_ranks(x) is the sum of
-    // x over them, for the norm; dense gradients are then the same on all ranks.
+    // One step on the current gradients, which are not cleared. Where rows are sharded over ranks, over_ranks(x) is the
+    // sum of x over the ranks, for the norm; dense gradients are then the same on all ranks.
     // Errors: errc::value, with the tensor's name, where a gradient is NaN or infinite, or where its square is;
-    //   errc::token_id for an id whose row is not there, errc::size for more ids than gradients had room for. Nothing is
-    //   changed then. errc::executor where the executor did not run each task once: some numbers may be changed.
+    //   errc::token_id for an id whose row is not loaded, errc::size for more ids than the gradients have room for.
+    //   Nothing is changed then. errc::executor where the executor did not run each task once: values may have changed.
     status step(double rate, executor_ref execute = serially,
                 const std::function<double(double)>& over_ranks = {});
 
-    // Of all gradients in the last step, before they were clipped.
+    // The norm of all gradients in the last step, before clipping.
     [[nodiscard]] double gradient_norm() const noexcept { return norm_; }
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
-    // What a checkpoint holds beside the weights: visit(name, dtype, shape, void*) for every tensor of moments and of
-    // counts of rows, and the count of steps.
+    // The tensors of a checkpoint beside the weights: visit(name, dtype, shape, void*) for the moments and the row step
+    // counts. steps() belongs to the checkpoint too.
     template <class Visit>
     void visit_state(const Visit& visit) {
         constexpr dtype type = train_detail::parameter<number>::own_type();
@@ -151,7 +150,7 @@ private:
         number* values;  // dense
         const number* gradient;
         std::vector<number> first, second;
-        std::unique_ptr<row_gradients<number>> own_gradients;  // of rows: the layer's, in memory
+        std::unique_ptr<row_gradients<number>> own_gradients;  // of rows: the layer's
         std::unique_ptr<learn_detail::rows_in_memory<number>> own_rows;
         learning_rows<number>* rows;  // null: dense
         const row_gradients<number>* from = nullptr;
@@ -178,7 +177,7 @@ private:
         pieces_ += pieces;
         piece_sums_.resize(pieces_);
     }
-    // use(gradient, count, numbers): what piece i of a tensor consists of. numbers(): where they lie.
+    // Calls use(gradient, count, numbers) for each contiguous range of piece i. numbers(): its values and moments.
     template <class Use>
     static void in_piece(tensor& t, std::size_t i, const Use& use) {
         if (t.rows == nullptr) {
@@ -194,7 +193,7 @@ private:
                 if (const number* const g = t.from->row(n, e); g != nullptr)
                     use(g, t.from->width(), [&] { return t.rows->at(e, t.from->id(n)); });
     }
-    // task(tensor, piece, its number among all) for every piece, some at a time.
+    // Calls task(tensor, piece, index among all pieces) for every piece, some at a time.
     template <class Task>
     status each_piece(executor_ref execute, const Task& task) {
         const std::size_t workers = std::max<std::size_t>(execute.concurrency(), 1);
@@ -209,7 +208,7 @@ private:
 
     adamw_options options_;
     std::vector<tensor> tensors_;
-    std::size_t pieces_ = 0;  // the most that there can be
+    std::size_t pieces_ = 0;  // the most per step
     std::vector<double> piece_sums_;
     double norm_ = 0;
     std::uint64_t steps_ = 0;

@@ -1,4 +1,4 @@
-// A step of AdamW: what is wrong with the gradients, their norm, and the update.
+// One AdamW step: checks of the gradients, their norm, and the update.
 #pragma once
 
 #include <tiffin/learn/adamw.hpp>
@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 template <trains Backend>
 status adamw<Backend>::step(double rate, executor_ref execute,
                             const std::function<double(double)>& over_ranks) {
-    // What is wrong here stops the other ranks too, which wait in over_ranks().
+    // An error on this rank is passed to the other ranks, which wait in over_ranks(), as NaN.
     status wrong_here;
     for (const tensor& t : tensors_)
         if (t.rows != nullptr && wrong_here.ok()) wrong_here = check_rows(t);
@@ -30,7 +30,7 @@ status adamw<Backend>::step(double rate, executor_ref execute,
         if (over_ranks) static_cast<void>(over_ranks(std::numeric_limits<double>::quiet_NaN()));
         return wrong_here;
     }
-    double here = 0, elsewhere = 0;  // of tensors that are whole here; of rows that may be a part
+    double here = 0, elsewhere = 0;  // of tensors complete on this rank; of rows that may be sharded
     std::size_t at = 0;
     const tensor* wrong = nullptr;
     for (const tensor& t : tensors_) {

@@ -1,4 +1,4 @@
-// AdamW's formula, over numbers that lie beside one another.
+// The AdamW formula, over contiguous values.
 #pragma once
 
 #include <tiffin/train/prepare_training.hpp>
@@ -16,16 +16,16 @@ struct adamw_options {
     double beta2 = 0.95;
     double eps = 1e-8;
     double decay = 0.1;
-    double clip = 1;  // the most that the norm of all gradients may be; 0: no bound
+    double clip = 1;  // the largest norm of all gradients; 0: not clipped
 };
 
 namespace learn_detail {
 
-// What the numbers of one tensor, or of one row, have in common in a step.
+// The constants of a step, the same for all values of a tensor or of a row.
 struct adamw_factors {
     double rate, clipped, keep, beta1, beta2, size, root, eps;
 
-    // t: the steps that these numbers have had, this one included.
+    // t: the updates of these values, this one included.
     adamw_factors(const adamw_options& o, double learning_rate, double clip, double decay, std::uint64_t t)
         : rate(learning_rate),
           clipped(clip),

@@ -1,4 +1,4 @@
-// The loss of a language model: how surprising the next token was.
+// Softmax cross-entropy, the loss of a language model, with its gradient.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -14,7 +14,7 @@
 
 TIFFIN_BEGIN
 
-// A target of a row that is not predicted.
+// The target of a row that has no loss.
 inline constexpr std::int32_t no_target = -1;
 
 namespace learn_detail {
@@ -63,14 +63,14 @@ double cross_entropy_row(typename Machine::number* z, std::size_t vocab, std::si
 
 }  // namespace learn_detail
 
-// Softmax cross-entropy over a vocabulary, which leaves the gradient where the logits were.
+// Softmax cross-entropy over a vocabulary; the gradient overwrites the logits.
 // losses[t] = -log softmax(logits[t])[targets[t]]; logits[t] <- scale (softmax(logits[t]) - one at targets[t]). With
-//   scale = 1 / (tokens of the step) that is the gradient of the mean. Where the target is no_target, both are 0.
-// Shapes: logits (T, V), targets, losses (T). No other memory of (T, V) is used: a head of 50000 tokens is computed for
-//   some tokens at a time, its gradients add up (examples/train/language_model.hpp).
-// Numerics: sums of 32 registers, then in double. A row with NaN or +infinity, or of -infinity alone, has the loss NaN,
-//   and its gradient is NaN. Another -infinity is a token of probability 0: its gradient is 0, and the loss infinite where
-//   it is the target.
+// scale = 1 / (tokens of the step) that is the gradient of the mean. Where the target is no_target, both are 0.
+// Shapes: logits (T, V), targets, losses (T). No other memory of (T, V) is used: a head with V = 50000 is computed for
+//   some tokens at a time, and its gradients accumulate (examples/train/language_model.hpp).
+// Numerics: sums of 32 registers, then in double. A row with NaN or +infinity, or of -infinity alone, has a NaN loss
+//   and gradient. Any other -infinity is a token of probability 0: its gradient is 0, and the loss is infinite where it
+//   is the target.
 // Errors: errc::size, and errc::token_id for a target outside [0, V), before anything is written.
 // Cost: an exponential per logit, and three passes over each row. No allocation.
 template <trains Backend>

@@ -1,4 +1,4 @@
-// How the learning rate goes over a run.
+// Learning-rate schedules: a linear warm-up, then a decay.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -8,13 +8,13 @@
 
 TIFFIN_BEGIN
 
-// What comes after the warm-up.
+// The schedule after the warm-up.
 enum class decay_form { constant, linear, cosine };
 
-// A linear warm-up, then a fall from `peak` to `peak` * `last`, or none.
-// Step t counts from 0. t < warm_up: peak (t + 1) / (warm_up + 1). After it, with u = (t - warm_up) / (steps - warm_up),
-//   at most 1: constant 1 (warm-up-stable), linear 1 - u (1 - last), cosine last + (1 - last) (1 + cos(pi u)) / 2, each
-//   times peak.
+// A linear warm-up, then a decay from `peak` to `peak` * `last`, or none.
+// Step t counts from 0. t < warm_up: peak (t + 1) / (warm_up + 1). After it peak times, with
+//   u = (t - warm_up) / (steps - warm_up), at most 1: constant 1 (warm-up-stable), linear 1 - u (1 - last),
+//   cosine last + (1 - last) (1 + cos(pi u)) / 2.
 // Source: docs/training.md#published-settings, e.g. STEM: {.peak = ..., .warm_up = steps / 10, .last = 0.1}.
 struct learning_rate {
     double peak = 1e-3;

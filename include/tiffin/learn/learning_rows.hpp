@@ -1,4 +1,4 @@
-// Rows of tables that learn: their gradients by id, and where their numbers and moments lie.
+// Trained table rows: their gradients by id, and access to their values and moments.
 #pragma once
 
 #include <tiffin/train/trainable_layer.hpp>
@@ -11,14 +11,14 @@
 
 TIFFIN_BEGIN
 
-// Gradients of rows, ids ascending: a layer's, or what other ranks have sent. Of a pool each expert has a row of an id.
+// Gradients of table rows, ids ascending: a layer's, or received from other ranks. A pool has a row per expert and id.
 template <class Number>
 class row_gradients {
 public:
     virtual ~row_gradients() = default;
     [[nodiscard]] virtual std::size_t experts() const = 0;
     [[nodiscard]] virtual std::size_t width() const = 0;
-    // The most ids that there can be.
+    // The most ids.
     [[nodiscard]] virtual std::size_t capacity() const = 0;
     [[nodiscard]] virtual std::size_t size() const = 0;
     [[nodiscard]] virtual std::int32_t id(std::size_t n) const = 0;
@@ -26,14 +26,14 @@ public:
     [[nodiscard]] virtual const Number* row(std::size_t n, std::size_t expert) const = 0;
 };
 
-// A row where it lies, its moments, and the steps that it has taken part in.
+// Pointers to a table row, its moments, and the count of steps that updated it.
 template <class Number>
 struct learning_row {
     Number *values, *first_moment, *second_moment;
     std::int32_t* steps;
 };
 
-// Where rows lie: in memory, or fetched from a store for a step. at() is called by several threads for different rows.
+// Access to table rows: in memory, or fetched from a store per step. Several threads call at(), for different rows.
 template <class Number>
 class learning_rows {
 public:
@@ -47,7 +47,7 @@ public:
 
 namespace learn_detail {
 
-// The rows that a layer's calls have brought.
+// The gradients of the table rows that a layer's calls have read.
 template <class Number>
 class layer_row_gradients final : public row_gradients<Number> {
 public:
@@ -69,7 +69,7 @@ private:
     const train_detail::parameter<Number>* rows_;
 };
 
-// The rows that the layer's gradient of its table or pool `name` consists of; null where it trains none.
+// The trained table or pool `name` of a layer; null where it trains none.
 template <class Number>
 const train_detail::parameter<Number>* trained_table(const trainable_layer<Number>& layer,
                                                      std::string_view name) {

@@ -14,18 +14,18 @@
 
 TIFFIN_BEGIN
 
-// How much of each loss; 0: none of it.
+// The weight of each loss; 0: not computed.
 struct router_loss_weights {
     double switch_balance = 0;  // alpha; StructMoE: 0.01
     double mort_balance = 0;    // lambda; MoRT: 1e-4
     double z = 0;               // router z-loss
 };
 
-// The losses on one router in a step, added up, and their gradients with respect to its logits.
+// The sum of the losses on one router in a step, and its gradient with respect to the logits.
 //   switch_balance E sum_e f_e P_e,  P_e the mean over the tokens of softmax(g)_e;
 //   mort_balance   E sum_e f_e p_e,  p_e that of sigmoid(g_e) / sum_j sigmoid(g_j);
 //   z              mean over the tokens of logsumexp(g)^2;
-// f_e is the share of the selections that went to e, which has no gradient.
+// f_e is the share of the selections that expert e got; it has no gradient.
 // Shapes: logits, d_logits (T, E), routes (T, k): as training_inputs and input_gradients have them.
 // Numerics: in double; d_logits is rounded once and added to.
 // Errors: errc::size, errc::option for an expert outside [0, E); before anything is written.

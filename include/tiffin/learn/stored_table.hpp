@@ -1,4 +1,4 @@
-// A table larger than memory that learns: its rows come from a file for each step, and go back with their moments.
+// A trained table in a file: each step reads its rows, and writes them back with their optimizer moments.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -19,8 +19,8 @@
 
 TIFFIN_BEGIN
 
-// A table (vocab, width) of f32 in a file of writable_rows. A row of the file is the table's row, its first and its second
-// moment, and its count of steps: 12 width + 4 bytes.
+// A table (vocab, width) of f32 in a file of writable_rows. A row of the file: the table row, its first moment, its
+// second moment and its count of steps, 12 width + 4 bytes.
 //
 //     weights.add_gathered("stem_embed.weight", tiffin::dtype::f32, {vocab, width});
 //     auto layer = tiffin::prepare_training<tiffin::stem>(weights, tiffin::simd{}, {.tokens = 512});
@@ -32,10 +32,10 @@ TIFFIN_BEGIN
 //     layer.backward(dy);
 //     optimizer.step(rate);
 //     table.put_back();
-//     // With each checkpoint: next_commit() is written into it, and once it has its name the rows are committed.
+//     // Per checkpoint: store next_commit() in it; when it has its final name, commit the rows.
 //     table.rows().commit();
 //
-// A run that ends at any moment goes back, by resume(), to the rows of the checkpoint that it finds.
+// After a run that ended at any moment, resume() restores the rows of the checkpoint that it continues from.
 // Errors: those of writable_rows. Threads: one call at a time; at() from several.
 // Cost: memory for the rows of a step; a read and a write of each.
 class stored_table final : public learning_rows<float> {
@@ -55,7 +55,7 @@ public:
         if (!rows) return rows.failure();
         return stored_table(*std::move(rows));
     }
-    // Errors: errc::file where the rows of the file are no such rows.
+    // Errors: errc::file where the rows of the file have another layout.
     static result<stored_table> open(const std::filesystem::path& path) {
         auto rows = writable_rows::open(path);
         if (!rows) return rows.failure();
@@ -86,16 +86,16 @@ public:
         view_ = {memory_.data(), ids_.size(), rows_.row_bytes(), width_, dtype::f32, index_};
         return {};
     }
-    // The rows of the ids of the last fetch(), for a layer whose only such table this is.
+    // The rows of the ids of the last fetch(), for a layer with no other gathered table.
     [[nodiscard]] std::span<const gathered_rows> gathered() const noexcept { return {&view_, 1}; }
-    // Writes what fetch() read, as the optimizer left it.
+    // Writes back the rows of the last fetch(), as updated by the optimizer.
     status put_back(executor_ref execute = serially) { return rows_.write(ids_, memory_.data(), execute); }
 
-    // The number of the commit that follows a checkpoint which is about to be written.
+    // The commit number to store in a checkpoint that is about to be written.
     [[nodiscard]] std::uint64_t next_commit() const noexcept { return rows_.commits() + 1; }
-    // Goes to the rows of the checkpoint that was written with this next_commit(): back to the last commit, or, where
-    // the run ended between its checkpoint and its commit, on to it.
-    // Errors: errc::file where the file is neither there nor one commit before.
+    // Restores the rows of the checkpoint that stores this next_commit(): rolls back to the last commit or, where the
+    // run ended between checkpoint and commit, keeps the changes.
+    // Errors: errc::file where the file is neither at this commit nor one before it.
     status resume(std::uint64_t commit) {
         const std::uint64_t now = rows_.commits();
         if (commit == now) return rows_.unfinished() ? rows_.roll_back() : status{};
@@ -123,7 +123,7 @@ private:
 
     writable_rows rows_;
     std::size_t width_;
-    std::vector<std::int32_t> ids_, index_;  // ascending; of each token
+    std::vector<std::int32_t> ids_, index_;  // ascending; position per token
     aligned_buffer memory_;
     gathered_rows view_;
 };

@@ -1,4 +1,4 @@
-// What a modulator's norm is where nobody says: the norm of its type, with the eps of the papers' layers.
+// The default norm of a modulator: that of its type, with the eps of the papers' layers.
 #pragma once
 
 #include <tiffin/grammar/concepts.hpp>
@@ -9,7 +9,7 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Norm{}; an rms that has its usual eps, 1e-5, gets that of a modulator in a layer file, 1e-6.
+// Norm{}; an rms with its usual eps, 1e-5, gets the eps of a modulator in a layer file, 1e-6.
 template <norm_policy Norm>
 constexpr Norm modulator_norm() {
     Norm norm{};

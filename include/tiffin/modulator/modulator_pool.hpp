@@ -20,7 +20,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// The router of a pool where nobody says: MoRT's with two experts per token, another as it is by itself.
+// The default router of a pool: MoRT's with two experts per token; any other with its own defaults.
 template <router_policy Router>
 constexpr Router pool_router() {
     static_assert(
@@ -32,7 +32,7 @@ constexpr Router pool_router() {
     return router;
 }
 
-// What is mixed where nobody says.
+// The default source that is mixed.
 template <source_policy Mixed>
 constexpr Mixed pool_source() {
     if constexpr (routed_source<Mixed>)
@@ -43,10 +43,10 @@ constexpr Mixed pool_source() {
 
 }  // namespace detail
 
-// MoRT's residual: r = s * norm(m) / sqrt(2 num_layers), m the row that Mixed yields.
+// MoRT's residual: r = s * norm(m) / sqrt(2 num_layers), m the row of Mixed.
 // Shapes: m (T, d_model), `scale` (d_model), the tensors of Mixed, r (T, d_model). num_layers counts the layers of the
 //   backbone.
-// Numerics: those of the norm (l2, rms: eps 1e-6 unless told); there is no fold, since the norm comes after
+// Numerics: those of the norm (l2, rms: eps 1e-6 by default); it cannot be folded, since the norm comes after
 //   the mix.
 // Errors: num_layers has no default: prepare() refuses 0 with errc::option.
 // Cost: that of Mixed, and 5 d_model FLOPs per token, 6 with the sum with F(x).
@@ -79,17 +79,17 @@ struct mixed_modulator {
     }
 };
 
-// Of rows that a router chooses and mixes: m = sum_i w_i E_i[t], i over its choices.
+// The modulator whose rows a router chooses and mixes: m = sum_i w_i E_i[t], i over its choices.
 // Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model).
-// Cost: top_k rows and 2 top_k d_model FLOPs per token more, and the router's.
+// Cost: in addition top_k rows, 2 top_k d_model FLOPs per token, and the router's.
 //
 //     mort<swiglu> block;
 //     block.modulator.num_layers = 28;
 template <norm_policy Norm = l2, router_policy Router = sigmoid_topk_renorm>
 using modulator_pool = mixed_modulator<Norm, routed_embedding<Router>>;
 
-// Of rows that were mixed elsewhere, where the chosen ones lie, and come with the call as its per_layer_input: see
-// pool_schedule, sharded_pool. Source: MoRT Sec. 3.3.2.
+// The modulator whose rows are mixed before the call, where the chosen rows are stored, and given as its
+// per_layer_input: see pool_schedule, sharded_pool. Source: MoRT Sec. 3.3.2.
 template <norm_policy Norm = l2>
 using given_modulator = mixed_modulator<Norm, per_layer_input>;
 

@@ -13,11 +13,11 @@ TIFFIN_BEGIN
 
 // ReToken's modulator: p = 1 + s * l2(E[t]).
 // Shapes: t (T), `modulators.weight` (vocab, d_model), `scale` (d_model), p (T, d_model).
-// Numerics: those of the norm (l2, rms: eps 1e-6 unless told).
+// Numerics: those of the norm (l2, rms: eps 1e-6 by default).
 // Cost: one row and 5 d_model FLOPs per token, 6 with the product by F(x); the paper's about 4 d_model counts a
 //   multiply-add once.
-// Source: ReToken Eq. 1; docs/layers.md#retoken. The paper cites RMSNorm but writes l2: unweighted<rms> is the
-//   other.
+// Source: ReToken Eq. 1; docs/layers.md#retoken. The paper cites RMSNorm but writes l2: RMSNorm is
+//   unweighted<rms>.
 template <norm_policy Norm = l2>
 struct token_modulator {
     using scale = vector<"scale">;

@@ -1,4 +1,4 @@
-// Sums whose order does not depend on where the terms lie.
+// Sums by a fixed tree over positions, so that roundings do not depend on which rank holds which terms.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -10,27 +10,27 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// row *= weight, each product rounded. A function by itself, never inlined: beside a sum a compiler may join
-// the two to fused multiply-adds, which round once.
+// row *= weight, each product rounded. Never inlined: next to a sum a compiler may fuse the two into multiply-adds,
+// which round once.
 [[gnu::noinline]] inline void scale_row(float weight, float* row, std::size_t width) noexcept {
     for (std::size_t i = 0; i < width; ++i) row[i] *= weight;
 }
 
-// A term of a sum over places [0, n): a row of numbers, and where it stands.
+// A term of a sum over positions [0, n): its position, and a row of floats.
 struct placed_row {
     std::size_t place;
     float* row;
 };
 
-// The sum of rows by a tree over the places: [first, last) is halved at (first + last) / 2, again and again,
-// and a node is the sum of its two halves; where nothing stands, nothing is added.
+// Sums rows by a binary tree over the positions: [first, last) is halved recursively at (first + last) / 2, and a node
+// is the sum of its two halves; empty halves are skipped.
 //
-//     places 1, 2, 5 of [0, 6):  ((1) + (2)) + (5), by [0, 3) and [3, 6), then [0, 1) and [1, 3)
+//     positions 1, 2, 5 of [0, 6):  ((1) + (2)) + (5), by [0, 3) and [3, 6), then [0, 1) and [1, 3)
 //
-// Any part that halving makes can be summed elsewhere and stand for its terms, without changing a bit.
-// Shapes: rows (terms, width), places ascending and different. The sum replaces the first row; others are
-// overwritten.
-// Numerics: at most min(terms - 1, ceil(log2(last - first))) roundings per number.
+// Any subtree can be summed on another rank and replaced by its sum, without changing a bit.
+// Shapes: rows (terms, width), positions ascending and distinct. The sum replaces the first row; others are
+//   overwritten.
+// Numerics: at most min(terms - 1, ceil(log2(last - first))) roundings per value.
 inline void sum_by_halves(std::span<const placed_row> terms, std::size_t first, std::size_t last,
                           std::size_t width) noexcept {
     if (terms.size() < 2) return;

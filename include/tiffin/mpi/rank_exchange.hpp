@@ -1,4 +1,4 @@
-// Records that every rank sends to every other, and failures that every rank hears of.
+// All-to-all exchange of records between MPI ranks, and failures that all ranks share.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -15,7 +15,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// What an MPI call returned. With MPI's default handler of errors, only success does.
+// The status of an MPI call's return code. With MPI's default error handler, only success returns.
 inline status of_mpi(int code, const char* call) {
     if (code == MPI_SUCCESS) return {};
     char text[MPI_MAX_ERROR_STRING]{};
@@ -24,9 +24,9 @@ inline status of_mpi(int code, const char* call) {
     return failure(errc::file, call, text);
 }
 
-// One verdict for all ranks: the failure of the lowest that has one, with its number. Where none has, all
-// must have come with the same two numbers: with the same call.
-// Collective. Cost: one reduction of five numbers; a broadcast more when there is a failure.
+// The same status on all ranks: the failure of the lowest rank that has one, with its rank. Where none has, a failure
+// unless all ranks pass the same `top_k` and `experts`, that is, make the same call.
+// Collective. Cost: one reduction of five ints; a broadcast more when there is a failure.
 inline status agreed(MPI_Comm comm, const status& own, std::size_t top_k = 0, std::size_t experts = 0) {
     int rank = 0;
     int ranks = 0;
@@ -44,7 +44,7 @@ inline status agreed(MPI_Comm comm, const status& own, std::size_t top_k = 0, st
     }
     struct {
         int code;
-        char where[128], what[384];  // cut off where a failure says more
+        char where[128], what[384];  // longer texts are cut off
     } told{};
     if (!own.ok() && rank == least[0]) {
         told.code = static_cast<int>(own.failure().code);
@@ -57,7 +57,7 @@ inline status agreed(MPI_Comm comm, const status& own, std::size_t top_k = 0, st
     return failure(static_cast<errc>(told.code), where, told.what);
 }
 
-// A communicator over the same ranks as another, so that what is sent here meets nothing of the caller's.
+// A duplicate of a communicator, whose messages cannot be mixed up with the caller's.
 class own_communicator {
 public:
     own_communicator() = default;
@@ -76,21 +76,21 @@ private:
     MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-// How many records go to each rank, or come from it, and which is the first: they lie in the order of ranks.
+// Per rank, the number of records sent to or received from it, and the index of the first; they lie in rank order.
 struct rank_counts {
     std::vector<int> count;
     std::vector<int> start;
 
     explicit rank_counts(std::size_t ranks) : count(ranks), start(ranks) {}
     void clear() noexcept { std::fill(count.begin(), count.end(), 0); }
-    // Sets the starts, and returns the number of all. Precondition: an int holds it.
+    // Computes the starts and returns the total. Precondition: an int holds the total.
     std::size_t add_up() noexcept {
         std::exclusive_scan(count.begin(), count.end(), start.begin(), 0);
         return static_cast<std::size_t>(start.back()) + static_cast<std::size_t>(count.back());
     }
 };
 
-// Tells each rank how many records it will get, and hears how many each sends. Collective.
+// Sends each rank the number of records it will receive, and receives theirs. Collective.
 inline status exchange_counts(MPI_Comm comm, const rank_counts& sent, rank_counts& received) {
     return of_mpi(MPI_Alltoall(sent.count.data(), 1, MPI_INT, received.count.data(), 1, MPI_INT, comm),
                   "MPI_Alltoall");

@@ -1,4 +1,4 @@
-// Whether the blocks of all ranks make up a table, whether each owns gradients, and a rank's ids of a call.
+// Checks of a sharded table's blocks, of sharded gradients' sizes on all ranks, and of a rank's ids of a call.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -16,7 +16,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// What a rank says of its part: the whole table's grid and rows, and its own block.
+// What a rank reports of its part: the whole table's grid and number of rows, and the shape of its own block.
 struct shard_block {
     shard_grid grid;
     std::size_t rows = 0;
@@ -27,7 +27,7 @@ inline std::string to_string(const shard_grid& g) {
     return std::to_string(g.row_shards) + " x " + std::to_string(g.column_shards);
 }
 
-// What a rank says of a table (experts, rows, width) whose gradients ranks own.
+// What a rank reports of a table (experts, rows, width) whose row gradients are divided among the ranks.
 struct gradient_shards {
     shard_grid grid;
     std::size_t rows = 0, width = 0, experts = 0, most_ids = 0;
@@ -35,7 +35,7 @@ struct gradient_shards {
     friend bool operator==(const gradient_shards&, const gradient_shards&) = default;
 };
 
-// Errors: see sharded_gradients::of(). They are the same wherever what the ranks say, one after the other, is.
+// Errors: see sharded_gradients::of(). All ranks get the same one, as all pass the same `ranks`, in rank order.
 inline status check_owners(std::span<const gradient_shards> ranks) {
     const gradient_shards& first = ranks[0];
     const auto text = [](const gradient_shards& s) {
@@ -63,7 +63,7 @@ inline status check_owners(std::span<const gradient_shards> ranks) {
     return {};
 }
 
-// Errors: see sharded_rows::of(). They are the same wherever the blocks, one a rank, are.
+// Errors: see sharded_rows::of(). All ranks get the same one, as all pass the same `blocks`, one per rank.
 inline status check_blocks(std::span<const shard_block> blocks) {
     const shard_block& first = blocks[0];
     for (std::size_t r = 0; r < blocks.size(); ++r) {
@@ -96,8 +96,8 @@ inline status check_blocks(std::span<const shard_block> blocks) {
     return {};
 }
 
-// Errors: errc::token_id; errc::size where an int would not hold what a rank receives of all that send as
-//   much, or what all column shards answer.
+// Errors: errc::token_id; errc::size where an int could not count the records that a rank receives if all send as many,
+//   or the answers of all column shards.
 inline status check_ids_of_rank(std::span<const std::int32_t> ids, const table_shape& table,
                                 std::size_t ranks) {
     const std::size_t most = INT_MAX / ranks;

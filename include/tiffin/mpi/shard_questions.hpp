@@ -1,4 +1,4 @@
-// What the ranks of a sharded table ask of one another, and answer from the rows of their own blocks.
+// Requests for table rows between the ranks of a sharded table, answered from the rows of each rank's own block.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -24,10 +24,10 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// One at each rank, of the table that its blocks make up. Errors, threads, cost: those of sharded_rows.
+// The request protocol of a sharded table, one object per rank. Errors, threads, cost: those of sharded_rows.
 class shard_questions {
 public:
-    // What a rank asks: rows of ids, or what is made of them by choices (ids, top_k) of so many experts.
+    // A rank's requests: the rows of `ids`, or what is computed from them by choices (ids, top_k) of `experts`.
     struct question {
         std::span<const std::int32_t> ids;
         std::span<const choice<float>> choices;
@@ -35,7 +35,7 @@ public:
     };
     struct answers {
         static constexpr std::int32_t none = -1;
-        std::vector<std::int32_t> places;  // (ids, column shards), in the order in which answers come
+        std::vector<std::int32_t> places;  // (ids, column shards): index in `rows`, or none
         aligned_buffer rows;
         std::size_t bytes = 0;
 
@@ -71,7 +71,7 @@ public:
     [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
     [[nodiscard]] const shard_grid& grid() const noexcept { return grid_; }
     [[nodiscard]] int rank() const noexcept { return rank_; }
-    // Of the blocks of a column shard; of the widest; of this rank's.
+    // Row sizes: of the blocks of a column shard; of the widest block; of this rank's block.
     [[nodiscard]] std::size_t width_of(std::size_t column) const noexcept {
         return shared_->blocks[column].own.width;
     }
@@ -83,7 +83,7 @@ public:
         return row_bytes_of(grid_.column_shard(rank_));
     }
 
-    // Of a call of this rank.
+    // Checks this rank's ids alone; not collective.
     [[nodiscard]] status check_call(std::span<const std::int32_t> ids) const {
         return check_ids_of_rank(ids, shape_, shared_->blocks.size());
     }
@@ -93,8 +93,9 @@ public:
         return agreed(shared_->checks.get(), attempt("ids", [&] { return check_call(ids); }));
     }
 
-    // Collective. Asks for ids[i] the ranks of its row and of the column shards c with wants(i, c). Those read the row,
-    // and answer(record, row, to) makes of it and of the record (the id, its choices) what they send back.
+    // Collective. Requests ids[i] from the rank of its row shard and of each column shard c with wants(i, c). That rank
+    // reads the row; answer(record, row, to) computes what it sends back from it and the record (the id, its choices).
+    // `own`: this rank's status so far; a failure becomes the failure of all ranks.
     template <class Wants, class Answer>
     status ask(const question& q, status own, const Wants& wants, const Answer& answer, answers& got) const {
         const std::lock_guard lock(shared_->turn_of_reads);
@@ -143,11 +144,11 @@ public:
 private:
     struct shared_state {
         explicit shared_state(std::size_t ranks) : blocks(ranks), sent(ranks), received(ranks) {}
-        // Checks do not wait for reads, which another thread may do before or after them.
+        // Two communicators, so that checks do not wait for reads of another thread.
         own_communicator reads, checks;
         std::mutex turn_of_reads, turn_of_checks;
         std::vector<shard_block> blocks;
-        rank_counts sent, received;  // during a turn
+        rank_counts sent, received;  // valid under turn_of_reads
     };
     shard_questions(std::unique_ptr<shared_state> shared, row_store_ref own, int rank)
         : shared_(std::move(shared)), own_(own), grid_(shared_->blocks[0].grid), rank_(rank) {
@@ -161,7 +162,7 @@ private:
     [[nodiscard]] std::size_t rank_of(std::int32_t id, std::size_t column) const noexcept {
         return grid_.row_shard_of(static_cast<std::size_t>(id), shape_.rows) * grid_.column_shards + column;
     }
-    // The records by ranks, and where their answers will be.
+    // Lists the records in rank order, and the index of each answer.
     template <class Wants>
     status list(const question& q, std::size_t record, const Wants& wants, std::vector<std::byte>& asked,
                 answers& got) const {

@@ -1,4 +1,4 @@
-// Training over the ranks of an MPI program: gradients of rows go to the ranks that own the rows, all others are added up.
+// Training over MPI ranks: gradients of table rows go to the ranks that own the rows, dense gradients are summed.
 #pragma once
 
 #include <tiffin/learn/learning_rows.hpp>
@@ -22,29 +22,29 @@
 
 TIFFIN_BEGIN
 
-// What all ranks' tokens have sent to the rows of this rank: each rank has a part of the batch, and a block of the table,
-// by ids (row shards), by the experts of a pool (column shards), or both.
+// The gradients of this rank's table rows, summed over the tokens of all ranks. Each rank has a part of the batch and a
+// block of the table: by ids (row shards), by the experts of a pool (column shards), or both.
 //
 //     auto rows = sharded_gradients::of(comm, {ranks, 1}, {vocab, width}, most_ids).or_throw();
 //     optimizer.add("stem_embed.weight", *rows, own_rows);          // ids and experts count from this rank's first
 //     ...
-//     rows->gather(layer, "stem_embed.weight").or_throw();          // collective, behind backward
+//     rows->gather(layer, "stem_embed.weight").or_throw();          // collective, after backward
 //     add_over_ranks(comm, layer).or_throw();                       // dense gradients
 //     optimizer.step(rate, execute, sum_over_ranks(comm));
 //
-// Numerics: rows of one id are added up in the order of the ranks, so that each number of ranks has sums of its own.
-// Errors: errc::option where the grid has not as many blocks as there are ranks, a rank would own no row or no expert (a
-//   table of ids alone has one expert), column shards are no power of two, or ranks say different things; errc::size for
-//   rows of no numbers or of more than INT_MAX bytes, and for more ids than `most_ids`; errc::shape, token_id for gradients of another table; errc::file for errors
-//   of MPI. Failures of one rank reach all.
-// Cost: an exchange of counts and one of rows, those alone that a token has read. Memory for what is sent and received.
+// Numerics: gradients of one row are summed in rank order, so that the rounding depends on the number of ranks.
+// Errors: errc::option where the grid has not as many blocks as there are ranks, a rank would own no row or no expert
+//   (a table of ids alone has one expert), column shards are no power of two, or arguments differ between ranks;
+//   errc::size for a width of 0, for rows of more than INT_MAX bytes, and for more ids than `most_ids`; errc::shape,
+//   token_id for gradients of another table; errc::file for errors of MPI. A failure on one rank is returned on all.
+// Cost: an exchange of counts, and one of the rows that tokens have read. Memory for the rows sent and received.
 // Source: MoRT, Appendix B.
 class sharded_gradients final : public row_gradients<float> {
 public:
     struct table_sizes {
-        std::size_t rows = 0, width = 0, experts = 1;  // of the whole
+        std::size_t rows = 0, width = 0, experts = 1;  // of the whole table
     };
-    // Collective. `most_ids`: that the ranks together have in a step.
+    // Collective. `most_ids`: upper bound of the ids that all ranks together have in a step.
     static result<std::unique_ptr<sharded_gradients>> of(MPI_Comm comm, const shard_grid& grid,
                                                          const table_sizes& sizes, std::size_t most_ids) {
         std::unique_ptr<sharded_gradients> made(new sharded_gradients);
@@ -64,7 +64,8 @@ public:
         return made;
     }
 
-    // Collective. Takes the layer's gradients of its table `tensor`; afterwards this has those of this rank's rows.
+    // Collective. Sends the layer's gradients of its table `tensor` to their owners; afterwards this holds those of
+    // this rank's rows.
     // Errors: errc::missing_tensor where the layer trains no such table.
     status gather(const trainable_layer<float>& layer, std::string_view tensor) {
         if (const auto* const trained = learn_detail::trained_table(layer, tensor); trained != nullptr)
@@ -72,7 +73,7 @@ public:
         return detail::agreed(own_.get(), failure(errc::missing_tensor, std::string(tensor),
                                                   "is no table or pool that the layer trains"));
     }
-    // Collective. The same, of this rank's tokens' gradients.
+    // Collective. The same for any row gradients of this rank's tokens.
     status gather(const row_gradients<float>& from) {
         if (status s = detail::agreed(own_.get(), check(from)); !s) return s;
         detail::rank_counts sent(static_cast<std::size_t>(ranks_)), received(sent);
@@ -125,7 +126,7 @@ public:
 
 private:
     struct header {
-        std::int32_t id, expert;  // counted from the owner's first
+        std::int32_t id, expert;  // relative to the owner's first
     };
     static constexpr std::size_t none = ~std::size_t{0};
 
@@ -146,7 +147,7 @@ private:
         while (!experts_at(static_cast<int>(rank)).has(expert)) ++rank;
         return rank;
     }
-    // What has come lies in the order of the ranks, and is added up in it.
+    // Received records lie in rank order and are summed in it.
     void add_up(std::size_t count, std::size_t record) {
         std::vector<std::tuple<std::int32_t, std::int32_t, std::size_t>> order(count);
         for (std::size_t i = 0; i < count; ++i) {
@@ -158,7 +159,7 @@ private:
         ids_.clear();
         places_.clear();
         rows_.clear();
-        std::int32_t last = -1;  // the expert of the row that was added to
+        std::int32_t last = -1;  // the expert of the last row
         std::vector<float> one(sizes_.width);
         for (const auto& [id, expert, i] : order) {
             std::memcpy(one.data(), received_.data() + i * record + sizeof(header),
@@ -191,8 +192,8 @@ private:
     std::vector<float> rows_;
 };
 
-// Collective. Adds the layer's dense gradients up over the ranks, which all have the sums then. Rows of ids are
-// left to sharded_gradients: a table that every rank has whole would learn apart on each.
+// Collective. All ranks get the sum of the layer's dense gradients over the ranks. Gradients of table rows are left to
+// sharded_gradients: a table that every rank holds whole would diverge between ranks.
 inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer) {
     for (const auto& g : layer.gradients()) {
         constexpr std::size_t piece = std::size_t{1} << 28;
@@ -208,7 +209,7 @@ inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer)
     return {};
 }
 
-// For adamw::step(). Collective. NaN, which stops the step, where MPI fails.
+// For adamw::step(): sums a value over the ranks. Collective. NaN, which stops the step, where MPI fails.
 inline auto sum_over_ranks(MPI_Comm comm) {
     return [comm](double x) {
         const int code = MPI_Allreduce(MPI_IN_PLACE, &x, 1, MPI_DOUBLE, MPI_SUM, comm);

@@ -1,4 +1,4 @@
-// A pool of tables at the ranks of an MPI program, whose rows are mixed where they lie.
+// A pool of expert tables sharded over MPI ranks, whose rows are mixed on the ranks that hold them.
 #pragma once
 
 #include <tiffin/mpi/halved_sum.hpp>
@@ -18,22 +18,22 @@
 
 TIFFIN_BEGIN
 
-// The mixed rows of the tables E_e (rows, d) of `experts` experts, side by side in rows of experts d numbers:
+// Mixes rows of the tables E_e (rows, d) of `experts` experts, which lie side by side in table rows of experts d
+// values:
 //
 //     z[t] = sum over chosen e of w_e E_e[ids[t]]
 //
-// A rank mixes those of its experts that a token chose, and sends one row of d f32 numbers for them.
-// Shapes: ids (T), choices (T, top_k) in any order, z (T, d). Columns are cut as experts_at() cuts.
-// Numerics: products are rounded to f32 and summed in f32 by halving [0, experts), see halved_sum.hpp: the
-//   same bits on any number of ranks. A layer that mixes by itself adds best expert first, by fused
-//   multiply-adds. No term of either is rounded more than k = top_k times, so that each is at most
-//   g sum |w_e E_e| from the exact sum, g = k u / (1 - k u), u = 2^-24, and they at most twice that from one
-//   another, where nothing underflows.
-// Errors, threads: those of sharded_rows. read_mixed() has errc::size for choices not of shape (T, top_k),
-//   and errc::option for a choice that is no expert or that a token makes twice, for a top_k that cannot be,
-//   and where ranks call with different ones.
-// Cost: that of sharded_rows with d f32 numbers in place of a block's row, and only from blocks of which an
-//   expert was chosen; equal ids of a rank travel apart. Own stores read whole rows of their blocks.
+// A rank mixes the rows of its experts that a token chose, and sends one row of d floats for them.
+// Shapes: ids (T), choices (T, top_k) in any order, z (T, d). Columns are cut by shard_grid::experts_at().
+// Numerics: products are rounded to f32 and summed in f32 by halving [0, experts), see halved_sum.hpp: the same bits on
+//   any number of ranks. A layer that mixes by itself sums the best expert first, by fused multiply-adds. No term of
+//   either sum is rounded more than k = top_k times: where nothing underflows, each differs by at most g sum |w_e E_e|
+//   from the exact sum, g = k u / (1 - k u), u = 2^-24, and they by at most twice that from one another.
+// Errors, threads: those of sharded_rows. read_mixed() has errc::size for choices not of shape (T, top_k), and
+//   errc::option for a choice that is no expert or that a token makes twice, for a top_k that is not in [1, experts],
+//   and where ranks pass different ones.
+// Cost: that of sharded_rows with d floats in place of a block's row, and only from blocks of which an expert was
+//   chosen; equal ids of a rank are sent separately. Own stores read whole rows of their blocks.
 // Source: MoRT Eq. 5; ReToken, Appendix B.
 //
 //     auto pool = sharded_pool::of(*table, 8);
@@ -41,9 +41,9 @@ TIFFIN_BEGIN
 class sharded_pool {
 public:
     // The table must outlive this. Not collective.
-    // Errors: errc::option where the grid has no power of two of column shards, or more than experts;
-    //   errc::size where the width is not that of so many experts in whole blocks of the format, or a column
-    //   shard's not that of its experts.
+    // Errors: errc::option where the number of column shards is no power of two, or exceeds `experts`; errc::size where
+    //   the width is not that of `experts` experts in whole blocks of the format, or a column shard's not that of its
+    //   experts.
     static result<sharded_pool> of(const sharded_rows&& table, std::size_t experts) = delete;
     static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
         const table_shape& shape = table.shape();
@@ -109,7 +109,7 @@ public:
                                    mix, got);
             !s)
             return s;
-        // The blocks' sums are the lower part of the tree; this is the upper one.
+        // The ranks' sums are the lower levels of the tree; these are the upper ones.
         for (std::size_t t = 0; t < ids.size(); ++t) {
             terms.clear();
             for (std::size_t c = 0; c < columns; ++c)

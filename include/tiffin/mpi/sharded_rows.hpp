@@ -1,4 +1,4 @@
-// A table whose rows lie at the ranks of an MPI program: in the memory of many machines.
+// A table sharded over MPI ranks, in the memory of many machines.
 #pragma once
 
 #include <tiffin/mpi/shard_questions.hpp>
@@ -13,28 +13,28 @@
 
 TIFFIN_BEGIN
 
-// The rows of a table (rows, width) that lies at several ranks, a block of it in a store of each.
+// Reads rows of a table (rows, width) that is sharded over MPI ranks, one block in a store of each rank.
 //
 //     row[id] = block(s, 0)[id - first_s] | block(s, 1)[id - first_s] | ...      s the row shard of id
 //
-// By vocabulary: grid {ranks, 1}. By modulator, the experts of a pool whose row is all experts' rows of an id
-// (see joined_columns): grid {1, ranks}. Every rank reads ids of its own, as many as it likes, also none.
+// Sharded by vocabulary: grid {ranks, 1}. By modulator, for a pool whose table row is all experts' rows of an id (see
+// joined_columns): grid {1, ranks}. Every rank reads ids of its own, any number of them, also none.
 // Numerics: bytes are copied.
-// Errors: what is wrong on one rank is a failure on all, with that rank's number: errc::token_id for ids
-//   outside the table, errc::size for more than INT_MAX / ranks of them; what a rank's own store fails with;
-//   errc::file for what it throws, and for errors of MPI where their handler lets them come back: its default
-//   one ends the program. Nothing is written then, and the next read works, after errors of MPI perhaps not.
-// Threads: of(), read(), check() and the destructor are collective: all ranks make as many reads, and as many
-//   checks. Those of several threads of a rank run one after the other, in any order. Threads other than the
-//   one that initialised MPI, as that of prefetched_rows::prefetch(), need MPI_THREAD_MULTIPLE: where there
-//   is less, gather() without prefetch().
-// prefetched_rows: it looks at ids by itself and would leave the other ranks waiting where they are wrong, so
-//   check() them before. Prefetch two calls ahead at most and gather each: what it gives up for others, or at
-//   its end, one rank may have read and another not. It tells no version (see versioned_rows), for the same
-//   reason: edits below it that come after a prefetch are not seen by that one's gather.
-// Cost: each different id travels once to the ranks of its row, whose blocks travel back, filled up to the
-//   widest block; what several ranks ask for is read once. Two reductions of five numbers, an exchange of
-//   counts, of ids, of rows. Memory for the rows asked for and twice for those that others ask for.
+// Errors: an error of one rank is a failure on all, with its rank: errc::token_id for ids outside the table, errc::size
+//   for more than INT_MAX / ranks of them; failures of a rank's own store; errc::file for its exceptions, and for MPI
+//   errors where their handler returns: the default one ends the program. Nothing is written then, and the next read
+//   works, after MPI errors perhaps not.
+// Threads: of(), read(), check() and the destructor are collective: all ranks make the same number of reads, and of
+//   checks. Those of several threads of a rank run one after the other, in any order. Threads other than the one that
+//   initialised MPI, such as that of prefetched_rows::prefetch(), need MPI_THREAD_MULTIPLE: without it, use gather()
+//   without prefetch().
+// prefetched_rows checks ids locally; a failure there would leave the other ranks waiting, so check() the ids first.
+// Prefetch two calls ahead at most and gather each: of rows that it replaces, or still has at its end, one rank may
+// have made the read and another not. For the same reason this store has no version (see versioned_rows): edits below
+// it after a prefetch are not seen by the gather of that prefetch.
+// Cost: each distinct id is sent once to the ranks of its row, whose rows are sent back, padded to the widest block; a
+//   row that several ranks request is read once. Two reductions of five ints, an exchange of counts, of ids, of rows.
+//   Memory for the rows requested and twice for those that others request.
 // Source: ReToken, Appendix B.
 //
 //     auto table = sharded_rows::of(MPI_COMM_WORLD, part, {4, 1}, vocabulary);   // part: this rank's rows
@@ -42,11 +42,11 @@ TIFFIN_BEGIN
 //     auto now = rows.gather(ids);                                               // of this rank's tokens
 class sharded_rows {
 public:
-    // Collective. `rows` are those of the whole table. The own store must outlive this. Where this outlives
-    // MPI_Finalize, its communicators are not freed.
-    // Errors: errc::option where grids differ or have not as many blocks as there are ranks; errc::size where
-    //   a block has not its shard's rows or its column shard's width, or rows of more than INT_MAX bytes;
-    //   errc::dtype where formats differ.
+    // Collective. `rows`: of the whole table. `own` must outlive this. Where this outlives MPI_Finalize, its
+    // communicators are not freed.
+    // Errors: errc::option where grids differ or have not as many blocks as there are ranks; errc::size where a block
+    //   has not its shard's number of rows or its column shard's width, or rows of more than INT_MAX bytes; errc::dtype
+    //   where formats differ.
     static result<sharded_rows> of(MPI_Comm comm, row_store_ref own, const shard_grid& grid,
                                    std::size_t rows) {
         auto made = detail::shard_questions::of(comm, own, grid, rows);
@@ -54,13 +54,13 @@ public:
         return sharded_rows(*std::move(made));
     }
 
-    // The whole table's.
+    // Of the whole table.
     [[nodiscard]] const table_shape& shape() const noexcept { return ranks_.shape(); }
 
-    // Collective. Whether the ids of all ranks lie in the table; all get the same answer.
+    // Collective. Checks that the ids of all ranks lie in the table; all ranks get the same status.
     status check(std::span<const std::int32_t> ids) const { return ranks_.check(ids); }
 
-    // Collective. As a row_store's, but that ids are checked.
+    // Collective. As read() of any row_store, but ids are checked.
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         distinct_ids distinct;
         const status own = detail::attempt("memory", [&]() -> status {

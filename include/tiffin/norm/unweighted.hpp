@@ -6,7 +6,7 @@ TIFFIN_BEGIN
 
 // A norm without its weight: unweighted<rms>(x) = x * rsqrt(mean(x^2) + eps).
 // Shapes, numerics, cost: those of the norm, with 1 for the weight. Source: docs/layers.md#norms, where a
-//   scale of the modulator stands in the weight's place.
+//   scale of the modulator replaces the weight.
 template <norm_policy Norm>
 struct unweighted : Norm {
     static_assert(

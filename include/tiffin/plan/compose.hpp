@@ -1,4 +1,4 @@
-// From a text to the plan that its composition has as a type.
+// From a text to the plan that the same composition has as a type.
 #pragma once
 
 #include <tiffin/plan/composition.hpp>
@@ -59,7 +59,7 @@ private:
         made.string = memory_->strings.emplace_back(*string);
         return made;
     }
-    // A word with its arguments. `depth`: of it in the whole text, aliases written out; `aliases`: that it was before.
+    // A word with its arguments. `depth`: in the whole text with aliases expanded; `aliases`: how many led to it.
     result<composed_text> node(text_node given, std::size_t depth, std::size_t aliases = 0) {
         if (std::max(depth, aliases) > text_limits::depth || ++nodes_ > text_limits::nodes)
             return wrong_at(given, "is one policy too many: ", text_limits::depth, " deep, ",
@@ -78,7 +78,7 @@ private:
         if (!written) return written.failure();
         return node(*std::move(written), depth, aliases + 1);
     }
-    // A node without options, as a text: a word may be one.
+    // A node without options, as a text, which a policy list may have as a word.
     static std::string whole_word(text_node node) {
         std::vector<text_argument> options;
         take_options(node, options);
@@ -115,7 +115,7 @@ private:
                 given.push_back(*std::move(made));
             }
         }
-        // Of several forms that do not take the arguments, the one that takes most of them says why.
+        // If no form accepts the arguments, the error is that of the form that accepts most of them.
         status refused;
         std::size_t most = 0;
         for (const policy_form* const form : line.forms) {
@@ -129,7 +129,7 @@ private:
         }
         return refused.failure();
     }
-    // Whether a form takes these arguments, and how many before the first that it does not.
+    // Checks the arguments against a form; `i`: how many it accepts before the first that it does not.
     [[nodiscard]] static status check_arguments(const policy_line& line, const text_node& of,
                                                 const plan_uses& uses,
                                                 const std::vector<composed_text>& given, std::size_t& i) {
@@ -233,13 +233,13 @@ private:
 
 }  // namespace plan_detail
 
-// The composition that a text names, of the policies in a list: the same plan as its type has, and so the same bits.
-// Numbers: the kind of number that a backend computes with, `simd<>::machine`; void: what only asks for names and sizes.
-// Errors: errc::option with what is wrong, the byte where it stands and what was expected; what types refuse when they
-//   are compiled is refused here. What options may be, prepare() says.
+// The composition that a text names, from a list of policies: the plan of its type, so bit-identical results.
+// Numbers: the arithmetic of a backend, `simd<>::machine`; void: for names and sizes only.
+// Errors: errc::option with the cause, the byte position and what was expected; also for what static_assert rejects in
+//   types. Option values are checked by prepare().
 // Cost: some microseconds per policy.
 //
-//     auto block = tiffin::compose<tiffin::simd<>::machine>("ffn(gate(silu), sum(dense, token_embedding))", all_policies);
+//     auto block = tiffin::compose<tiffin::simd<>::machine>("ffn(gate(silu), dense)", all_policies);
 //     auto layer = tiffin::try_prepare(*block, weights, tiffin::simd{});
 template <class Numbers = void, policy_list Policies>
 result<composition<Numbers>> compose(std::string_view text, const Policies& known) {

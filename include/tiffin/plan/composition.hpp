@@ -1,4 +1,4 @@
-// A composition that was made of a text: a block like any other.
+// A composition that was made from a text: a block like any other.
 #pragma once
 
 #include <tiffin/grammar/concepts.hpp>
@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// A backend that runs plans: it names the kind of number that formulas are lowered for.
+// A backend that runs plans: it names the arithmetic (kind of number) that formulas are lowered for.
 template <class Backend>
 concept runs_plans = requires {
     typename Backend::machine;
@@ -22,7 +22,7 @@ concept runs_plans = requires {
 
 }  // namespace detail
 
-// What compose() makes: for backends whose kind of number is Numbers, `simd<>::machine`; void: for what computes nothing.
+// The result of compose(), for backends whose arithmetic is Numbers, `simd<>::machine`; void: nothing is computed.
 // Copies share it.
 template <class Numbers>
 class composition {
@@ -30,11 +30,11 @@ public:
     using source_role = runtime_role;
     using tensors = tensor_list<computed>;
 
-    // `memory`: what the plan points at.
+    // `memory`: owns what the plan points to.
     composition(plan_node plan, std::string text, std::shared_ptr<const void> memory)
         : held_(std::make_shared<const held>(held{std::move(memory), std::move(plan), std::move(text)})) {}
 
-    // The text with all arguments and options, aliases written out: what composes the same once more.
+    // The text with all arguments and options, aliases expanded; composing it again gives the same plan.
     [[nodiscard]] const std::string& text() const noexcept { return held_->text; }
     [[nodiscard]] const plan_node& plan() const noexcept { return held_->plan; }
 
@@ -50,7 +50,7 @@ private:
     std::shared_ptr<const held> held_;
 };
 
-// Its plan as it is.
+// Its plan, unchanged.
 template <class Numbers = void, class Of>
 plan_node lower(const composition<Of>& block) {
     static_assert(

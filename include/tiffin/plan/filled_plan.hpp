@@ -1,4 +1,4 @@
-// From a plan in which arguments stand to the plan that a text names.
+// From a plan with placeholders for arguments to the plan that a text names.
 #pragma once
 
 #include <tiffin/plan/policies.hpp>
@@ -19,7 +19,7 @@ TIFFIN_BEGIN
 
 namespace plan_detail {
 
-// What the nodes of a plan point at that was made of a text.
+// Owns what the nodes of a plan made from a text point to.
 struct plan_memory {
     struct node_kind : detail::node_kind {
         std::vector<detail::node_tensor> all_tensors;
@@ -35,17 +35,17 @@ struct plan_memory {
     std::vector<std::shared_ptr<const void>> objects;  // policies and operations
 };
 
-// An argument of a text: a string, or what a policy's word stands for.
+// An argument of a text: a string, or the policy that a word names.
 struct composed_text {
     policy_role role = policy_role::string;
     text_argument canonical{};  // with all its arguments and options
     std::string_view string{};  // in plan_memory
-    plan_node plan{};           // of a source; of others, that which holds them
+    plan_node plan{};           // of a source; for other policies, of the source that holds them
     const policy_form* form = nullptr;
     void* object = nullptr;
 };
 
-// An operation of a node whose source is a row_router: that of a node in it.
+// An operation of a node whose source is a row_router: forwards to that of a node in it.
 template <class Numbers, auto Op, auto Node>
 struct passed_on;
 template <class Numbers, class Ops, class... Arguments, void (*Ops::*Op)(const void*, Arguments...),
@@ -57,14 +57,14 @@ struct passed_on<Numbers, Op, Node> {
     }
 };
 
-// The choices of a node, which are another node's.
+// Copies the routing operations of another node.
 template <class Numbers>
 void take_choices(ops_for<Numbers>& to, const ops_for<Numbers>& from) noexcept {
     const auto take = [&](const auto... op) { ((to.*op = from.*op), ...); };
     std::apply(take, ops_for<Numbers>::of_router());
     std::apply(take, ops_for<Numbers>::of_row_gate());
 }
-// Of a node whose source is a row_router: `List` of its operations are those of `Node`.
+// For a node whose source is a row_router: forwards its operations in `List` to `Node`.
 template <class Numbers, auto List, auto Node>
 void pass_on(ops_for<Numbers>& to) noexcept {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -79,7 +79,7 @@ void take_row_choices(ops_for<Numbers>& to) noexcept {
     pass_on<Numbers, &own::of_row_gate, &plan_memory::row_router::gate>(to);
 }
 
-// Puts arguments in the places that a plan keeps for them.
+// Replaces the placeholders of a plan by arguments.
 template <class Numbers>
 class filled_plan {
 public:
@@ -108,7 +108,7 @@ private:
         return memory_.kinds.emplace_back(plan_memory::node_kind{
             of, {of.tensors.begin(), of.tensors.end()}, {of.parts.begin(), of.parts.end()}});
     }
-    // An argument, which may get another name: `named<argument<0>, "$1">`.
+    // A source argument, renamed if the pattern has a name: `named<argument<0>, "$1">`.
     result<plan_node> named(const plan_node& pattern) {
         plan_node node = given_[pattern.kind->argument.position].plan;
         if (!pattern.kind->has_name) return node;
@@ -157,7 +157,7 @@ private:
             kind.router = policy.kind->router;
         } else if (pattern.kind->policy.role != policy_role::dot_gate) {
             node.flops = policy.flops;
-            // What the weight of this norm is where it changes nothing.
+            // The neutral weight of this norm.
             for (const detail::node_tensor& weight : policy.kind->tensors)
                 for (detail::node_tensor& t : kind.all_tensors)
                     if (weight.kind == tensor_kind::vector && t.needed == presence::required)
@@ -182,7 +182,7 @@ private:
         for (std::size_t i = 0; i < kind.all_tensors.size(); ++i) {
             detail::node_tensor& t = kind.all_tensors[i];
             if (t.name == router_tensors::name) {
-                // Those of the router, behind the row that its holder reads.
+                // The router's tensors, after the row that its holder reads.
                 const auto router = given_[kind.policy.position].plan.kind->tensors.subspan(1);
                 kind.all_tensors.erase(kind.all_tensors.begin() + static_cast<std::ptrdiff_t>(i));
                 kind.all_tensors.insert(kind.all_tensors.begin() + static_cast<std::ptrdiff_t>(i),
@@ -195,13 +195,13 @@ private:
             }
         }
     }
-    // A name, or the string that stands in its place.
+    // A name, or the string argument that it is a placeholder for.
     [[nodiscard]] std::string_view text(std::string_view name) const noexcept {
         if (name.size() != 2 || name[0] != '$') return name;
         return given_[static_cast<std::size_t>(name[1] - '0')].string;
     }
 
-    // What types refuse while they are compiled.
+    // Checks that static_assert makes for types.
     [[nodiscard]] static status check(const plan_node& node) {
         const detail::node_kind& kind = *node.kind;
         if (kind.role == row_dot)

@@ -1,4 +1,4 @@
-// What a policy computes at one feature, whatever reads its operands: registers, or numbers with their derivatives.
+// A policy's formula at one feature, whatever reads its operands: registers, or values with their derivatives.
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace plan_detail {
 
-// A row, one number per token, one number that only the sizes tell, or nothing that a formula reads. Unknown: a kind that
-// read_as() does not name.
+// How a formula reads an operand: a row, one value per token, one value determined by the sizes alone, or not at all.
+// Unknown: a kind that read_as() does not name.
 enum class operand_is : unsigned char { row, number, size, nothing, unknown };
 
 constexpr operand_is read_as(tensor_kind kind) noexcept {
@@ -54,8 +54,8 @@ constexpr bool has_value(tensor_kind kind) noexcept {
     return read_as(kind) == operand_is::row || is_one_number(kind);
 }
 
-// A formula lists its operands, and computes value(policy, at): at.value<K>() is operand K, at.one_number<K>() where this is
-// one number per token, at.apply(f, values...) is f number by number where it takes plain numbers alone.
+// A formula lists its operands, and computes value(policy, at): at.value<K>() is operand K, at.one_number<K>() if it
+// has one value per token, at.apply(f, values...) is f value by value where it takes plain scalars only.
 struct no_formula {};
 
 // x scale.
@@ -74,7 +74,7 @@ constexpr auto all_rows() noexcept {
     all.fill(operand_is::row);
     return all;
 }
-// A policy of its parts' values alone.
+// A policy of its parts' values only.
 template <class Formula, std::size_t Values>
 struct formula_of_values {
     static constexpr std::array operands = all_rows<Values>();
@@ -118,7 +118,7 @@ struct formula_of_source {
     }
     static constexpr std::array operands = list();
 
-    // The place that a source sees: its own tensors, found by their number.
+    // The place as a source sees it: its own tensors, found by their index.
     template <class Operands>
     struct place {
         const Operands& at;
@@ -152,8 +152,8 @@ struct formula_of_source {
     }
 };
 
-// The formula of a source, if it has one: a sum is added up term by term, and what stands for a text's policy has this
-// one's in its place.
+// The formula of a source. None for a sum, which is accumulated term by term, and for placeholders: the policy that
+// replaces them has its own.
 template <source_policy S>
 constexpr auto find_formula() noexcept {
     if constexpr (detail::kind_of<S>.argument || detail::kind_of<S>.policy || detail::is_sum_of_values<S>)

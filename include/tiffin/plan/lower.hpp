@@ -1,4 +1,4 @@
-// A composition as data: a tree of nodes with the values that its sources hold. What walks over it is compiled once.
+// A composition as data: a tree of nodes with the values that its sources hold. Code that walks it is compiled once.
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
@@ -14,7 +14,7 @@
 
 TIFFIN_BEGIN
 
-// A source of a composition. It points at the source it was made of, which it must not outlive.
+// A source of a composition. It points to the source it was made from, which must outlive it.
 struct plan_node {
     static constexpr std::size_t as_given = ~std::size_t{0};
 
@@ -23,28 +23,28 @@ struct plan_node {
     double flops = 0;           // of its formula, per feature of its row
     std::size_t top_k = 0;      // of its router, if that has one
     std::size_t delay = 0;      // layers that a delayed part carries over
-    const void* ops = nullptr;  // node_ops of the kind of number that it was lowered for, if it was
+    const void* ops = nullptr;  // node_ops of the arithmetic that it was lowered for, or null
     std::vector<plan_node> parts{};
     std::size_t repetitions = 0;        // of numbered parts; as_given: as many as tensors are given for
-    std::vector<plan_node> repeated{};  // these parts, or the one that all of them are
+    std::vector<plan_node> repeated{};  // these parts, or the one that is repeated
 
     [[nodiscard]] constexpr const plan_node& repeated_part(std::size_t i) const noexcept {
         return repeated[repetitions == as_given ? 0 : i];
     }
-    // The experts that its router picks for a token of so many; the width of a map and the heads of product keys are
-    // not the router's to say.
+    // The experts per token that its router chooses among `experts`. The width of a map and the heads of product keys
+    // are determined by tensors instead.
     [[nodiscard]] constexpr std::size_t choices_among(std::size_t experts) const noexcept {
         return top_k == every_expert ? experts : top_k;
     }
 };
 
-// What a node does with the kind of number that it was lowered for.
+// The operations of a node in the arithmetic that it was lowered for.
 template <class Numbers>
 const ops_for<Numbers>& ops(const plan_node& node) noexcept {
     return *static_cast<const ops_for<Numbers>*>(node.ops);
 }
 
-// The nodes of a source and all its parts.
+// The plan nodes of a source and all its parts.
 // Errors: none; what is wrong with a composition is found by its type, and with its options by binding.
 // Cost: two short vectors per source.
 template <class Numbers = void, source_policy S>

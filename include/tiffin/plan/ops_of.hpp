@@ -1,4 +1,4 @@
-// A policy's formula behind a function: compiled once for each policy and kind of number, whatever it is composed with.
+// A policy's formula behind a function: compiled once per policy and arithmetic, whatever it is composed with.
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
@@ -19,13 +19,13 @@
 
 TIFFIN_BEGIN
 
-// A kind of number: `number` as values lie in memory, `wide` as routers choose, `reg` as formulas compute where they run over registers.
+// An arithmetic (kind of number): `number` is the type in memory, `wide` that of routers, `reg` that of formulas.
 template <class Numbers>
 using number_of = typename Numbers::number;
 
 namespace plan_detail {
 
-// A kind of number may have operations of its own: `ops`, and complete<Source, Formula>(ops) for what it adds.
+// An arithmetic may have operations of its own: `ops`, and complete<Source, Formula>(ops), which sets them.
 template <class Numbers>
 struct ops_type {
     using type = formula_ops<typename Numbers::number, typename Numbers::wide>;
@@ -38,7 +38,7 @@ struct ops_type<Numbers> {
     using type = typename Numbers::ops;
 };
 
-// What a policy calls an activation with that a text named: what routers choose in, or numbers with their derivatives.
+// The type with which a policy calls an activation named by a text: that of routers, or values with derivatives.
 template <class Numbers>
 struct number_of_calls {
     using type = typename Numbers::wide;
@@ -122,7 +122,7 @@ void run(const op_call<number_of<Numbers>>& call) noexcept {
 
 // Tensors and parts that an op can read.
 inline constexpr std::size_t most_operands = 16;
-// Values of parts that a formula may hold at a time, until the op that reads them has all of its own.
+// Values of parts that a formula may hold at a time, until the op that reads them has all its operands.
 inline constexpr std::size_t most_values = 32;
 
 template <class Numbers, source_policy S>

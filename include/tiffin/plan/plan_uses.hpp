@@ -1,4 +1,4 @@
-// Which arguments of a text stand in a plan, and what each has to be.
+// The arguments of a text that a plan has placeholders for, and what each must be.
 #pragma once
 
 #include <tiffin/grammar/arguments.hpp>
@@ -45,7 +45,7 @@ struct plan_uses {
     }
 };
 
-// The arguments that a form takes. What stands in a source that only holds a policy is none.
+// The arguments that a form takes. Placeholders in a source that only holds a policy do not count.
 inline plan_uses uses_of(const plan_node& pattern, const policy_form& form) noexcept {
     plan_uses uses;
     uses.add_all(pattern, form.role == policy_role::source);

@@ -1,4 +1,4 @@
-// The policies that texts may name, as a value: no registry, and one line for each.
+// The policies that texts may name, as a value: no registry, and one line per policy.
 #pragma once
 
 #include <tiffin/plan/policy_form.hpp>
@@ -26,7 +26,7 @@ struct policy_texts {
 
 namespace plan_detail {
 
-// A line of a list, for one kind of number.
+// A line of a list, for one arithmetic.
 struct policy_line {
     std::string_view word;
     policy_texts defaults;
@@ -37,10 +37,10 @@ struct policy_line {
 
 }  // namespace plan_detail
 
-// A word of a text, and the compositions of arguments that it may stand for: the first of them that takes those given.
-// An argument that one of them leaves out must be the default. `defaults` are those of the last arguments; `usual` says
-// which options of arguments have other defaults here than by themselves.
-// A word may be a text, "unweighted(rms)": it stands for this one, with the options of all its parts.
+// A word of a text, and the compositions that it may name: the first of them that accepts the given arguments.
+// An argument that one of them leaves out must be the default. `defaults` are those of the last arguments; `usual`:
+// options of arguments whose defaults are different here.
+// A word may be a text, "unweighted(rms)": it names this composition, with the options of all its parts.
 //
 //     policy<gate<activation_argument<0>, argument<1>>>("gate", {"dense"})
 template <class... Forms>
@@ -59,8 +59,8 @@ struct policy {
     }
 };
 
-// A word that stands for another text, in which `_0` is its first argument and `_eps` its option `eps`. An option that is
-// not given has the default that it has there.
+// A word that expands to another text, in which `_0` is its first argument and `_eps` its option `eps`. An option that
+// is not given has its default in that text.
 //
 //     policy_alias("moe", "mixture(softmax_topk(top_k=_top_k), _0)")
 struct policy_alias {
@@ -78,13 +78,13 @@ struct policy_alias {
     }
 };
 
-// What lists policies.
+// A list of policies.
 template <class L>
 concept policy_list = requires(const L& list, std::vector<plan_detail::policy_line>& lines) {
     list.template add_to<void>(lines);
 };
 
-// A list of policies, of aliases and of other lists. Of two lines with the same word the first counts.
+// A list of policies, of aliases and of other lists. Of two lines with the same word the first is used.
 //
 //     constexpr tiffin::policies mine{tiffin::policy<my_activation>("my_activation"), tiffin::all_policies};
 template <class... Lines>

@@ -36,23 +36,23 @@ namespace plan_detail {
 
 using any_function = void (*)();
 
-// An option of a policy, as a text has it. `set` refuses what the member cannot be.
+// An option of a policy, as a text has it. `set` returns false for a value that the member cannot hold.
 struct policy_option {
     std::string_view name;
     text_argument (*get)(const void* object);
     bool (*set)(void* object, const text_argument& value);
 };
 
-// One way in which a policy can be composed. Its object is the source that holds it: itself, if it is one.
+// A composition that a policy's word may name. Its object: the source that holds the policy, or is it.
 struct policy_form {
     policy_role role;
     std::shared_ptr<void> (*make)();
-    plan_node (*lower)(const void* object);  // a plan in which arguments stand
+    plan_node (*lower)(const void* object);  // a plan with placeholders for arguments
     std::span<const policy_option> options;
-    // An activation: the policy, and what gives phi(z) by number, a function of (const void* policy, const S& z).
+    // For an activation: the policy, and a function of (const void* policy, const S& z) that returns phi(z).
     const void* (*policy)(const void* object) = nullptr;
     any_function (*by_number)() = nullptr;
-    // What calls an activation by number, and holds it as `phi`.
+    // The placeholder of an activation that is called value by value, held as `phi`.
     argument_use phi{};
     void (*set_phi)(void* object, const void* policy, any_function by_number) = nullptr;
 };
@@ -61,7 +61,7 @@ struct no_router {
     static constexpr bool chooses_rows = true;
     using tensors = tensor_list<>;
 };
-// A leaf with one tensor, for a text that names this.
+// A leaf with one tensor, for a text that names the tensor.
 template <tensor_declaration Tensor>
 struct source_of_tensor {
     using tensors = tensor_list<Tensor>;
@@ -147,7 +147,7 @@ constexpr auto options_of() noexcept {
         return std::tuple<>();
 }
 
-// An option's value, `all` for every_expert, the shortest number that is read as the same float.
+// An option's value as text: `all` for every_expert, the shortest number that reads back as the same float.
 template <class Value>
 text_argument written_option(std::string_view name, const Value& value) {
     text_argument to{std::string(name), std::int64_t{0}, 0};
@@ -187,7 +187,7 @@ bool read_option(Value& to, const text_argument& from) noexcept {
     }
 }
 
-// The form of policy P for a kind of number; Numbers: void where nothing is computed.
+// The form of policy P in an arithmetic; Numbers: void if nothing is computed.
 template <class Numbers, class P>
 struct form_of {
     using object = typename held<P>::source;

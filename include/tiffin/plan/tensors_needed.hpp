@@ -1,4 +1,4 @@
-// The tensors of any block at given sizes: what initialising, costing and testing a block go through.
+// The tensors of any block at given sizes, for initialising, costing and testing it.
 #pragma once
 
 #include <tiffin/grammar/parts.hpp>
@@ -28,7 +28,7 @@ struct block_shape {
     const block_shape* parts = nullptr;
     std::size_t outputs = 0;  // of a block with a width of its own
     std::size_t heads =
-        1;  // of product keys, whose rows are `experts`, a square, and half a query's numbers `rank`
+        1;  // of product keys, whose rows are `experts`, a square, and half a query's values `rank`
 
     [[nodiscard]] constexpr const block_shape& part(std::size_t i) const noexcept {
         return parts ? parts[i] : *this;
@@ -41,23 +41,23 @@ struct sized_tensor {
     presence needed = presence::required;
     tiffin::shape shape;
     std::array<axis, 3> axes{};
-    double share = 1;         // how often it is used for a token: top_k / experts in a mixture
-    std::size_t choices = 1;  // experts that a token has, where the tensor is an expert's
+    double share = 1;         // fraction of the tokens that use it: top_k / experts in a mixture
+    std::size_t choices = 1;  // experts per token, if the tensor is an expert's
     std::size_t width = 0;    // features of the source it belongs to
     std::size_t input = 0;    // features that this source reads
-    double neutral = 0;       // of vectors and scalars: a bias of 0, a factor of 1, what changes nothing
+    double neutral = 0;       // of vectors and scalars: the value without effect: a bias of 0, a factor of 1
 };
 
 namespace detail {
 
-// Where a source of a block of given sizes stands.
+// The position of a source in a block of given sizes.
 template <class Prefix>
 struct sized_place : standing<Prefix, std::size_t> {
     const block_shape* sizes = nullptr;
     double share = 1;
 };
 
-// The experts that the router of a source picks for a token; 0 where it has none.
+// The experts per token that the router of a source chooses; 0 if it has none.
 constexpr std::size_t choices_of(const plan_node& source, const block_shape& sizes) {
     switch (source.kind->router) {
         case router_kind::none: return 0;
@@ -74,8 +74,7 @@ class sized_walk {
 public:
     using place = sized_place<Prefix>;
 
-    // Calls visit(node, place) for a source and all its parts. Inner widths are taken from `inner` in the order in
-    // which they come.
+    // Calls visit(node, place) for a source and all its parts. Inner widths are taken from `inner` in order.
     template <class Visit>
     constexpr void visit_sources(const plan_node& node, const place& at, const Visit& visit) {
         visit(node, at);
@@ -92,7 +91,7 @@ public:
         if (!repeats) return;
         const std::size_t count =
             node.repetitions == plan_node::as_given ? at.sizes->experts : node.repetitions;
-        const std::size_t before = inner_;  // all parts have the same widths inside
+        const std::size_t before = inner_;  // all parts have the same inner widths
         for (std::size_t e = 0; e < count; ++e) {
             inner_ = before;
             place of = with_sizes(at, at.sizes->part(0));
@@ -151,7 +150,7 @@ constexpr std::size_t size_of_axis(axis a, const auto& at) noexcept {
 
 }  // namespace detail
 
-// Calls visit(place, owner, leaf, sized_tensor) for every stored tensor of the block: it is called
+// Calls visit(place, owner, leaf, sized_tensor) for every stored tensor of the block, whose name is
 // "<place.prefix><owner>.<leaf>" without what is empty. Prefix: a string, or any type with extended().
 template <class Prefix, class Visit>
 constexpr void visit_tensors(const plan_node& block, const block_shape& sizes, const Prefix& prefix,
@@ -178,7 +177,7 @@ struct named_tensor {
     sized_tensor tensor;
 };
 
-// The tensors of a block by name, with their shapes: what prepare() will ask for.
+// The tensors of a block by name, with their shapes: what prepare() needs.
 //
 //     for (const auto& [name, t] : tensors_needed(stem{}, {.d_model = 8, .d_ff = 24, .vocab = 5})) ...
 inline std::vector<named_tensor> tensors_needed(const plan_node& block, const block_shape& sizes) {

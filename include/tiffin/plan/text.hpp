@@ -1,4 +1,4 @@
-// A composition as text, in the grammar alone: names, arguments, options. What a name means is not known here.
+// A composition as text, the grammar only: names, arguments, options. Names are not resolved here.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -35,7 +35,7 @@ struct text_argument {
     std::variant<text_node, std::string, std::int64_t, double> value;
     std::size_t position = 0;
 
-    // Of the same text, wherever it stands.
+    // The same text, at any position.
     friend bool operator==(const text_argument& a, const text_argument& b) noexcept {
         return a.option == b.option && a.value == b.value;
     }
@@ -44,7 +44,7 @@ inline bool operator==(const text_node& a, const text_node& b) noexcept {
     return a.name == b.name && a.arguments == b.arguments;
 }
 
-// What a text may have: far more than a layer needs, and little enough for any machine.
+// Limits of a text: far above what a layer needs, and low enough for any machine.
 struct text_limits {
     static constexpr std::size_t bytes = 64 * 1024, depth = 32, nodes = 10'000;
 };
@@ -105,7 +105,7 @@ private:
         if (status s = name(to.name, "the name of a policy"); !s) return s;
         return arguments(to, depth);
     }
-    // Behind a node's name.
+    // The arguments after a node's name.
     status arguments(text_node& to, std::size_t depth) {
         if (depth > text_limits::depth)
             return failure(errc::option, "composition", in_quotes(to.name), " at byte ", to.position,
@@ -187,7 +187,7 @@ inline void print_to(std::string& to, const std::string& text) {
 inline void print_to(std::string& to, std::int64_t number) {
     to.append(std::to_string(number));
 }
-// The shortest text that is read as the same number; never as an integer.
+// The shortest text that reads back as the same number; never as an integer.
 inline void print_to(std::string& to, double number) {
     char text[32];
     const auto [end, bad] = std::to_chars(text, text + sizeof text, number);
@@ -216,15 +216,15 @@ inline void print_to(std::string& to, const text_node& node) {
 //     node := name [ "(" [ arg { "," arg } ] ")" ]
 //     arg  := node | string | integer | name "=" (number | node)
 // with ASCII strings in either quote, without escapes, and spaces between any two of these.
-// Errors: errc::option with the byte, what stands there and what was expected; more than 64 KiB, 32 policies inside one
-//   another, 10,000 policies.
+// Errors: errc::option with the byte position, what was found and what was expected; for more than 64 KiB, 32 policies
+//   inside one another, or 10,000 policies.
 // Cost: linear in the text.
 inline result<text_node> parse_text(std::string_view text) {
     return detail::text_parser(text).parse();
 }
 
-// The text of a node: parse_text(print_text(n)) is n. Precondition: strings are ASCII and have no two kinds of quote, numbers
-// are finite.
+// The text of a node: parse_text(print_text(n)) is n. Precondition: strings are ASCII and do not contain both kinds of
+// quote, numbers are finite.
 inline std::string print_text(const text_node& node) {
     std::string text;
     detail::print_to(text, node);

@@ -1,4 +1,4 @@
-// What a text leaves out and a list of policies says: aliases, default arguments, usual options.
+// What a text leaves out and a list of policies adds: aliases, default arguments, usual options.
 #pragma once
 
 #include <tiffin/plan/policies.hpp>
@@ -17,7 +17,7 @@ TIFFIN_BEGIN
 
 namespace plan_detail {
 
-// What is wrong at a place of a text, in pieces: "'relu' at byte 9 is an activation".
+// An error at a position of a text, in pieces: "'relu' at byte 9 is an activation".
 template <class... Pieces>
 failure wrong_at(const text_node& of, const Pieces&... pieces) {
     return failure(errc::option, "composition", detail::in_quotes(of.name), " at byte ", of.position, " ",
@@ -56,13 +56,13 @@ inline status check_options(const text_node& of) {
     return {};
 }
 
-// A text of a list. Precondition: it is one.
+// A text of a list, parsed. Precondition: it is valid.
 inline text_argument listed_text(std::string_view text) {
     auto parsed = parse_text("of(" + std::string(text) + ")");
     return parsed ? std::move(parsed->arguments.at(0)) : text_argument{};
 }
 
-// Gives a node the arguments that it leaves out. `count`: how many there are; `is_open`: or more.
+// Adds the default arguments that a node leaves out. `count`: the number of arguments; `is_open`: more are allowed.
 inline status add_defaults(text_node& to, const policy_line& line, std::size_t count, bool is_open = false) {
     const std::size_t needed = count - std::min(line.defaults.count, count);
     std::size_t have = count_arguments(to);
@@ -78,7 +78,7 @@ inline status add_defaults(text_node& to, const policy_line& line, std::size_t c
     return {};
 }
 
-// Gives a node, and its arguments, the options that `usual` has and they have not.
+// Adds the options of `usual` to a node and its arguments where they are not given.
 inline void add_usual(text_node& to, const text_node& usual) {
     if (to.name != usual.name) return;
     std::size_t i = 0;
@@ -93,7 +93,7 @@ inline void add_usual(text_node& to, const text_node& usual) {
     }
 }
 
-// The text that an alias stands for, with the arguments and the options given.
+// An alias expanded to its text, with the given arguments and options.
 class written_alias {
 public:
     written_alias(const policy_line& line, const text_node& given) : line_(line), given_(given) {}
@@ -118,7 +118,7 @@ public:
     }
 
 private:
-    // The argument that a name in the body stands for, or none.
+    // The index of the argument that a name in the body refers to, or none.
     static std::size_t place(const text_node& node) noexcept {
         if (node.name.size() != 2 || node.name[0] != '_' || node.name[1] < '0' || node.name[1] > '9')
             return argument_use::none;

@@ -47,7 +47,7 @@ struct reference {
             call.execute(workers, task_ref(work));
         }
 
-        // Numbers of scratch that evaluate_token() needs.
+        // The scratch values that evaluate_token() needs.
         [[nodiscard]] std::size_t scratch() const noexcept { return scratch_; }
 
         // One token without rounding: x (d_model), y (outputs).

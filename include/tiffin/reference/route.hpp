@@ -1,4 +1,4 @@
-// What a call gives for one token, and the route that a router gives it, as it is written.
+// The inputs of one token, and its route, computed literally by the router's definition.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -16,15 +16,15 @@
 
 TIFFIN_BEGIN
 
-// A token as the reference sees it: its id, and what the caller gave for it.
+// The inputs of one token: its id, and what the caller gave for it.
 template <class Scalar>
 struct token_arguments {
     std::int32_t token_id = 0;
     const Scalar* residual = nullptr;
     const Scalar* per_layer_input = nullptr;
-    choice<Scalar>* routes = nullptr;  // where the outermost router's choices go; null: nowhere
+    choice<Scalar>* routes = nullptr;  // output: the outermost router's choices; null: not recorded
     std::size_t d_model = 0;           // of the residual
-    Scalar* carried = nullptr;         // of a delayed block: taken from and left in
+    Scalar* carried = nullptr;         // of a delayed block: read, then overwritten
     bool carried_is_due = false;
     const gathered_rows* gathered = nullptr;  // of the call, of which this is token `number`
     std::size_t number = 0;
@@ -32,7 +32,7 @@ struct token_arguments {
 
 namespace reference_detail {
 
-// Number i of a tensor's memory, as it is given: in double too.
+// Element i of a tensor in its given format; f64 is read as double.
 template <class Scalar>
 Scalar number(const void* data, dtype type, std::size_t i) {
     if (type != dtype::f64) return Scalar(load_as_f32(data, type, i));
@@ -45,7 +45,7 @@ Scalar number(const tensor_view& t, std::size_t i) {
     return number<Scalar>(t.data, t.type, i);
 }
 
-// The sum of n numbers, added up by backends in an order of their own.
+// The sum of n values that backends add in an order of their own.
 template <class Scalar>
 Scalar sum_in_any_order(const Scalar* numbers, std::size_t n) {
     Scalar total(0);
@@ -53,7 +53,7 @@ Scalar sum_in_any_order(const Scalar* numbers, std::size_t n) {
     return total;
 }
 
-// Number i of the token's row in a table, or of the row of expert e in a pool.
+// Element i of the token's row in a table, or of the row of expert e in a pool.
 template <class Scalar>
 Scalar row_number(const tensor_view& t, const token_arguments<Scalar>& token, std::size_t e, std::size_t i) {
     const std::size_t width = t.shape[t.shape.rank() - 1];
@@ -63,7 +63,7 @@ Scalar row_number(const tensor_view& t, const token_arguments<Scalar>& token, st
     return number<Scalar>(t, (e * vocab + static_cast<std::size_t>(token.token_id)) * width + i);
 }
 
-// Number i of the row of choice `which` of those that a token made.
+// Element i of the row of choice `which` of those of a token.
 template <class Scalar>
 Scalar chosen_number(const tensor_view& t, const token_arguments<Scalar>& token, const choice<Scalar>* chosen,
                      std::size_t choices, std::size_t which, std::size_t i) {
@@ -85,7 +85,7 @@ struct bound_source {
     }
 };
 
-// <x, row> of a matrix, k ascending.
+// <x, row> for one row of a matrix, k ascending.
 template <class Scalar>
 Scalar product(const tensor_view& matrix, std::size_t row, const Scalar* x, std::size_t n) {
     Scalar total(0);
@@ -93,8 +93,8 @@ Scalar product(const tensor_view& matrix, std::size_t row, const Scalar* x, std:
     return total;
 }
 
-// The experts or rows of a token, best first; a map's in its own order. Recorded where the call wants them. `scratch`:
-// route_scratch() numbers.
+// The experts or rows of a token, best first; those of a map in its own order. Written to the call's routes if it
+// records them. `scratch`: route_scratch() values.
 template <class Scalar>
 void route(const bound_source& s, const token_arguments<Scalar>& token, const Scalar* x, Scalar* scratch,
            choice<Scalar>* chosen) {
@@ -156,7 +156,7 @@ void route(const bound_source& s, const token_arguments<Scalar>& token, const Sc
     if (s.bound.recorded && token.routes != nullptr) std::copy_n(chosen, choices, token.routes);
 }
 
-// The logits, a bias and the scratch of a choice; a query, its scores and their choice; the products of keys.
+// Scratch values: the logits, a bias and the scratch of a choice; a query, its scores and choice; products of keys.
 inline std::size_t route_scratch(const bound_source& s) {
     const std::size_t choices = s.bound.choices;
     std::size_t most = 3 * choices + s.inputs;

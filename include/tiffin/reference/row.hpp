@@ -48,7 +48,7 @@ private:
     static bound_source part(const bound_source& s, std::size_t i, std::size_t inputs) {
         return {s.node.parts[i], s.bound.parts[i], inputs};
     }
-    // Part number i of those that are repeated.
+    // Part i of the repeated ones.
     static bound_source repeated(const bound_source& s, std::size_t i) {
         return {s.node.repeated_part(i), s.bound.parts[s.node.parts.size() + i], s.inputs};
     }
@@ -68,7 +68,7 @@ private:
             inputs = width;
         }
     }
-    // The shared part, then the experts by number.
+    // The shared part, then the experts in index order.
     void mixture(const bound_source& s, const Scalar* x, Scalar* out, Scalar* scratch) const {
         const std::size_t width = s.bound.width, choices = s.bound.choices;
         auto* const chosen = reinterpret_cast<choice<Scalar>*>(scratch);
@@ -85,7 +85,7 @@ private:
             }
     }
 
-    // What the formula of a node has besides values: choices and the rank numbers behind them, what scales its row.
+    // What the formula of a node has besides values: choices, their rank-r intermediates (A_e x), the scale of its row.
     struct node_state {
         const choice<Scalar>* chosen = nullptr;
         const Scalar* rank_numbers = nullptr;
@@ -127,7 +127,7 @@ private:
             for (std::size_t i = 0; i < own; ++i) read_tensor(i);
             for (std::size_t i = 0; i < parts; ++i) read(first + i * width);
         } else if (state.row != nullptr) {
-            // The value, what scales it, a norm's weight.
+            // The value, its scale, a norm's weight.
             read(first + (parts - 1) * width);
             read(&state.scale);
             for (std::size_t i = 2; i < own; ++i) read_tensor(i);
@@ -158,7 +158,7 @@ private:
         }
     }
 
-    // A leaf's route, and the rank numbers of its choices behind it.
+    // A leaf's route, and after it in `own` the rank-r intermediates (A_e x) of its choices.
     Scalar* choose(const bound_source& s, const Scalar* x, Scalar* own, node_state& state) const {
         auto* const chosen = reinterpret_cast<choice<Scalar>*>(own);
         Scalar* const z = own + 2 * s.bound.choices;
@@ -173,7 +173,7 @@ private:
         return z + n;
     }
 
-    // The values of a tensor of its own at every feature.
+    // The values of one of the source's own tensors at every feature.
     void tensor_row(const bound_source& s, std::size_t n, const Scalar* x, const node_state& state,
                     Scalar* to) const {
         const tensor_view& t = s.bound.tensors[n];
@@ -219,7 +219,7 @@ private:
     const token_arguments<Scalar>& token_;
 };
 
-// Numbers of scratch for a node, and for the parts below it one after the other.
+// Scratch values for a node and for its parts, which are evaluated one after the other.
 inline std::size_t scratch_numbers(const bound_source& s, std::size_t d_model) {
     const std::size_t own = s.bound.tensors.size() + s.node.parts.size() + 1;
     std::size_t need = own * s.bound.width, most = 0;

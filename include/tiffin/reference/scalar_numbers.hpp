@@ -1,4 +1,4 @@
-// Formulas of a plan over plain numbers, one at a time.
+// The arithmetic of a plan's formulas over plain scalars, one value at a time.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -7,7 +7,7 @@
 
 TIFFIN_BEGIN
 
-// Numerics: those of Scalar, which is what values lie in memory as, what formulas compute in and what routers choose in.
+// Numerics: those of Scalar, the type of values in memory, of formulas and of routers.
 template <class Scalar>
 struct scalar_numbers {
     using number = Scalar;

@@ -1,4 +1,4 @@
-// Rows that are chosen by one router and weighed by what they say themselves of the token.
+// Table rows chosen by one router and reweighted by the dot products of their keys with the input.
 #pragma once
 
 #include <tiffin/activation/gelu.hpp>
@@ -9,10 +9,10 @@
 
 TIFFIN_BEGIN
 
-// The rows of Router, their weights changed by z_i = <x, K_i>, K_i the key of row i: Gate(z, w) of all rows of the token.
-// Shapes: x (T, input), Keys, `row_keys.weight` unless told, (rows, input); Router's tensors.
-// Numerics: z in f32, added up in no promised order; the gate in double.
-// Cost: a row of input numbers and 2 input FLOPs per choice.
+// The choices of Router with new weights w <- Gate(z, w), z_i = <x, K_i>, K_i the key of row i, per token.
+// Shapes: x (T, input), Keys (rows, input), by default `row_keys.weight`; Router's tensors.
+// Numerics: z in f32, in an unspecified order of additions; the gate in double.
+// Cost: one row of `input` values and 2 input FLOPs per choice.
 // Source: PEER (arXiv 2407.04153), large lookup layers; docs/layers.md#product-keys, #l3.
 template <row_router Router, class Gate, fixed_string Keys = "row_keys.weight">
 struct gated_rows : Router {

@@ -7,10 +7,10 @@
 
 TIFFIN_BEGIN
 
-// All experts, each with its logit for a weight: w = x W^T. A matrix of each token, M[t] (experts, width), is then
+// All experts, each weighted by its logit: w = x W^T. A matrix per token, M[t] (experts, width), is then
 // a pool: sum_e w_e M_e[t] = (x W^T) M[t].
-// Shapes: x (T, input), Weight, `router.weight` unless told, (experts, input).
-// Numerics: logits as the backend has them, not rounded again.
+// Shapes: x (T, input), Weight (experts, input), by default `router.weight`.
+// Numerics: logits as the backend computes them, not rounded again.
 // Cost: 2 experts input FLOPs per token. Source: docs/layers.md#routers; DeepEmbed.
 template <fixed_string Weight = "router.weight">
 struct linear_all {

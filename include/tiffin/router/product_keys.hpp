@@ -10,19 +10,19 @@
 
 TIFFIN_BEGIN
 
-// Rows of a table of keys^2 rows by two small sets of keys: per head, q = W x + b in two halves, scores q_1 K_1^T and
-// q_2 K_2^T, the top_k best of each, the top_k best of their sums s_i + s_j, row i keys + j, weights softmax over
-// the chosen sums. Choices: head by head, best first; heads may choose the same row.
+// Chooses rows of a table of keys^2 rows by two small sets of keys. Per head: q = W x + b in two halves; scores
+// q_1 K_1^T and q_2 K_2^T; the top_k of each; the top_k of their sums s_i + s_j, for row i keys + j; weights: softmax
+// over the chosen sums. Choices: head by head, best first; heads may choose the same row.
 // Shapes: x (T, input), `query.weight` (heads 2 half, input), `query.bias` (heads 2 half, optional), `keys.weight`
 //   (heads 2, keys, half): the first half's keys of head 0, then the second's, then those of head 1.
-// Numerics: scores in the backend's exact products, k ascending, sums and weights in double; what is found is the best
-//   of all keys^2 sums as they are computed. Equal sums go to the lower row, also where one score is lost in the rounding
-//   of its sum with another; NaN last. Where one half has +inf and the other -inf, whose sum is NaN, rows are different
-//   ones and no more; the weights are NaN then.
+// Numerics: scores in the backend's exact products, k ascending, sums and weights in double; the result is the top_k
+//   of all keys^2 sums as computed. Equal sums go to the lower row, also where one score is lost in the rounding of its
+//   sum with another; NaN last. If one half has +inf and the other -inf, whose sum is NaN, it is only guaranteed that
+//   the rows are distinct; the weights are NaN.
 // Errors: top_k has no default: prepare() refuses 0 or more than keys with errc::option; an odd number of groups, a
 //   query of another width, a table whose rows are not keys^2: errc::shape.
 // Cost: 2 input heads 2 half + 4 heads keys half FLOPs per token, and the selection: 4 heads keys comparisons at
-//   least, heads top_k keys more where equal sums are more than can be chosen.
+//   least, heads top_k keys more if more sums are equal than can be chosen.
 // Source: product key memories (arXiv 1907.05242), memory layers at scale (arXiv 2412.09764), PEER (arXiv
 //   2407.04153); docs/layers.md#product-keys.
 struct product_keys {
@@ -44,7 +44,7 @@ struct product_keys {
         for (std::size_t i = 0; i < keys; ++i)
             rank_in({S(scores[keys + i]), static_cast<std::int32_t>(i)}, top_k, count, second);
         count = 0;
-        // Behind (a, b) come all pairs of none better: (a + 1)(b + 1) that are at least as good.
+        // (a + 1)(b + 1) pairs are at least as good as (a, b), itself included: more than top_k exclude it.
         for (std::size_t a = 0; a < top_k; ++a)
             for (std::size_t b = 0; (a + 1) * (b + 1) <= top_k; ++b)
                 rank_in({first[a].value + second[b].value,
@@ -56,14 +56,14 @@ struct product_keys {
         weigh(weights, top_k);
         for (std::size_t i = 0; i < top_k; ++i) chosen[i] = {best[i].number, static_cast<Score>(weights[i])};
     }
-    // From the sums of the chosen to their weights.
+    // Turns the sums of the chosen rows into their weights.
     template <class S>
     TIFFIN_HD static void weigh(S* sums, std::size_t n) {
         detail::softmax(sums, n);
     }
 
 private:
-    // Whether more sums than top_k are as good as the last of the best. The places a and b of such a sum among the
+    // Whether more than top_k sums are as good as the last chosen one. The ranks a and b of such a sum among the
     // scores of its halves have (a + 1)(b + 1) <= top_k + 1: one is 0, or both are below top_k.
     template <class Score, class S>
     TIFFIN_HD bool equal_beyond(const Score* scores, std::size_t keys, const ranked<S>* first,
@@ -74,13 +74,13 @@ private:
             if (is_as_good(S(scores[i]) + second[0].value, last)) ++as_good;
             if (is_as_good(first[0].value + S(scores[keys + i]), last)) ++as_good;
         }
-        --as_good;  // the best of both halves, counted twice
+        --as_good;  // the pair of both best scores, counted twice
         for (std::size_t a = 1; a < top_k; ++a)
             for (std::size_t b = 1; b < top_k && (a + 1) * (b + 1) <= top_k + 1; ++b)
                 if (is_as_good(first[a].value + second[b].value, last)) ++as_good;
         return as_good > top_k;
     }
-    // In place of those equal to the last of the best: the lowest rows that are.
+    // Replaces the chosen sums that equal the last one by equal sums of the lowest rows.
     template <class Score, class S>
     TIFFIN_HD void take_lower_rows(const Score* scores, std::size_t keys, const ranked<S>& best_of_second,
                                    ranked<S>* best) const {

@@ -1,4 +1,4 @@
-// The choice of rows of a token: the part that all routers of rows share.
+// The choice of table rows for a token: the part that all row routers share.
 #pragma once
 
 #include <tiffin/router/selection.hpp>
@@ -8,14 +8,14 @@
 
 TIFFIN_BEGIN
 
-// One of the best of several values, and its number.
+// One of the best of several values, and its index.
 template <class S>
 struct ranked {
     S value;
     std::int32_t number;
 };
 
-// Puts a value among the best `most`, best first; of equal ones the lower number comes first, NaN last.
+// Inserts a value among the best `most`, best first; equal values by ascending index, NaN last.
 template <class S>
 TIFFIN_HD void rank_in(const ranked<S>& one, std::size_t most, std::size_t& count, ranked<S>* best) {
     std::size_t at = count;
@@ -28,8 +28,8 @@ TIFFIN_HD void rank_in(const ranked<S>& one, std::size_t most, std::size_t& coun
     best[at] = one;
 }
 
-// The choices of a token by keys, head by head. Shapes: scores (2 heads, keys), scratch (3 top_k), weights (top_k),
-// chosen (heads, top_k). Numerics: in S, which is double on every backend (see choose()).
+// The choices of a token by product keys, head by head. Shapes: scores (2 heads, keys), scratch (3 top_k),
+// weights (top_k), chosen (heads, top_k). Numerics: in S, which is double on every backend (see choose()).
 template <key_router Router, class Score, class S>
 TIFFIN_HD void choose_rows(const Router& router, const Score* scores, std::size_t heads, std::size_t keys,
                            ranked<S>* scratch, S* weights, choice<Score>* chosen) {
@@ -37,7 +37,7 @@ TIFFIN_HD void choose_rows(const Router& router, const Score* scores, std::size_
         router.pick(scores + h * 2 * keys, keys, scratch, weights, chosen + h * router.top_k);
 }
 
-// The rows [begin, end), each with weight 1; behind them, up to `choices`, none.
+// Chooses the rows [begin, end), each with weight 1; the remaining choices are row -1.
 template <class Score>
 TIFFIN_HD void take_range(std::int32_t begin, std::int32_t end, std::size_t choices, choice<Score>* chosen) {
     for (std::size_t i = 0; i < choices; ++i) {
@@ -46,7 +46,7 @@ TIFFIN_HD void take_range(std::int32_t begin, std::int32_t end, std::size_t choi
     }
 }
 
-// The rows that a token has: those behind are none.
+// The number of valid choices of a token: the remaining ones are row -1.
 template <class Score>
 TIFFIN_HD std::size_t rows_chosen(const choice<Score>* chosen, std::size_t choices) {
     std::size_t n = 0;
@@ -54,8 +54,8 @@ TIFFIN_HD std::size_t rows_chosen(const choice<Score>* chosen, std::size_t choic
     return n;
 }
 
-// Their weights by the products of their keys with what the router reads. Shapes: products (n), scratch (2 n), chosen
-// (n).
+// Reweights the chosen rows by the products of their keys with the router's input. Shapes: products (n), scratch
+// (2 n), chosen (n).
 template <gating_router Router, class Score, class S>
 TIFFIN_HD void gate_rows(const Router& router, const Score* products, std::size_t n, S* scratch,
                          choice<Score>* chosen) {

@@ -5,8 +5,8 @@
 
 TIFFIN_BEGIN
 
-// The rows that belong to a token's id: [begin_t, end_t), in their order, each with weight 1. A token has as many choices
-// as the longest range; behind its own they are the row -1, which is none.
+// The table rows of a token id: [begin_t, end_t), in order, each with weight 1. Every token has as many choices as the
+// longest range; unused ones are row -1, which contributes nothing.
 // Shapes: `ranges` (vocab, 2), integers (I32 or I64): begin, end. Ranges may share rows, and may be empty.
 // Errors: a range that ends before it begins, begins below 0 or ends beyond the table is errc::option, found by
 //   prepare(); a token id outside [0, vocab) is errc::token_id.

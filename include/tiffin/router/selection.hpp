@@ -9,19 +9,19 @@
 
 TIFFIN_BEGIN
 
-// An expert picked for a token, and what its value is multiplied with.
+// An expert chosen for a token, and the weight of its value.
 template <class S>
 struct choice {
     std::int32_t expert;
     S weight;
 };
 
-// Whether a is picked before b: the larger one; a number before NaN.
+// Whether a is chosen before b: the larger value; any number before NaN.
 template <class S>
 TIFFIN_HD constexpr bool exceeds(const S& a, const S& b) noexcept {
     return a > b || (!(b == b) && a == a);
 }
-// Whether b is not picked before a.
+// Whether b is not chosen before a.
 template <class S>
 TIFFIN_HD constexpr bool is_as_good(const S& a, const S& b) noexcept {
     return !exceeds(b, a);
@@ -30,10 +30,10 @@ TIFFIN_HD constexpr bool is_as_good(const S& a, const S& b) noexcept {
 // The top_k experts of a token, best first: top-k of score(logits) + bias, weights without the bias.
 // Shapes: logits, bias (experts), the latter null where there is none; scratch (2 experts); chosen (top_k).
 // Numerics: everything is computed in S, which is double on every backend (the Scalar of `reference`, whose
-//   default is double), from the logits that the backend has: a route does not depend on the precision of a
+//   default is double), from the backend's logits: a route does not depend on the precision of a
 //   sigmoid. Ties go to the lower index. Every score rises with its logit, so without a bias the logits
-//   themselves are compared, and scores that round to the same number are not taken for a tie. NaN is
-//   picked last: the route is always that of top_k different experts.
+//   themselves are compared, and scores that round to the same value are not taken for a tie. NaN is
+//   chosen last: the route always has top_k different experts.
 // Precondition: top_k <= experts, or every_expert. Cost: top_k experts comparisons; none for every_expert.
 template <learned_router Router, class Logit, class S>
 TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t experts, const Logit* bias,
@@ -55,7 +55,7 @@ TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t exp
         }
         chosen[i].expert = static_cast<std::int32_t>(best);
     }
-    S* const weights = seen;  // what the choice saw is not needed any more
+    S* const weights = seen;  // the compared scores are not needed any more
     for (std::size_t i = 0; i < count; ++i) weights[i] = scores[chosen[i].expert];
     S* const chosen_logits = scores;
     for (std::size_t i = 0; i < count; ++i) chosen_logits[i] = S(logits[chosen[i].expert]);
@@ -65,7 +65,7 @@ TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t exp
 
 namespace detail {
 
-// What learned routers read: a weight (experts, d_model), and a bias for the choice alone.
+// The tensors of learned routers: a weight (experts, d_model), and a bias that affects the choice only.
 using learned_router_tensors = tensor_list<logits<"router.weight">, selection_bias<"router.selection_bias">>;
 
 }  // namespace detail

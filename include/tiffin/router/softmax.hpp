@@ -12,7 +12,7 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-// values <- exp(values - max) / sum, added up from the first to the last.
+// values <- exp(values - max) / sum, summed by ascending index.
 template <class S>
 TIFFIN_HD void softmax(S* values, std::size_t n) {
     using std::exp;
@@ -37,7 +37,7 @@ TIFFIN_HD void softmax(const S* from, S* to, std::size_t n) {
 
 // Softmax over all experts, then top-k, not renormalised: s = softmax(x W^T), weights s_e.
 // Shapes: x (T, d_model), `router.weight` (experts, d_model), `router.selection_bias` (experts, optional).
-// Numerics: the largest logit is taken off before exp. Errors: top_k of 0 or above the experts is
+// Numerics: the largest logit is subtracted before exp. Errors: top_k of 0 or above the experts is
 //   errc::option, found by prepare().
 // Cost: 2 experts d_model FLOPs per token. Source: docs/layers.md#routers; StructMoE's router.
 struct softmax_topk {
@@ -53,7 +53,7 @@ struct softmax_topk {
     TIFFIN_HD static void weigh(const S* /*logits*/, S* /*weights*/, std::size_t /*n*/) {}
 };
 
-// Softmax over all experts, all of which have a part: s = softmax(x W^T), in the order of their numbers.
+// Softmax over all experts, all of which are used: s = softmax(x W^T), in index order.
 // Shapes: x (T, d_model), `router.weight` (experts, d_model).
 // Source: mixtures of lookup experts, docs/layers.md#mole.
 struct softmax_all : softmax_topk {
@@ -63,7 +63,7 @@ struct softmax_all : softmax_topk {
 };
 
 // The same with the chosen weights divided by their sum, which is the softmax over the chosen.
-// Numerics: from differences of logits: experts that a bias has picked get their weights also where their
+// Numerics: from differences of logits: experts chosen because of a bias get their weights even where their
 //   probabilities over all experts underflow.
 struct softmax_topk_renorm : softmax_topk {
     template <class S>

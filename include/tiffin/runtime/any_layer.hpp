@@ -16,13 +16,13 @@
 TIFFIN_BEGIN
 
 // Any layer<Block, Backend> behind one type: y = block(x, inputs).
-// Shapes, numerics, errors, threads: those of the layer held (see layer). Cost: one virtual call.
-// Errors: of a call while it holds no layer, errc::empty.
-// Precondition of all others but construction and assignment: it holds a layer.
+// Shapes, numerics, errors, threads: those of the layer held (see layer). A call without a layer: errc::empty.
+// Precondition of all members but calls, construction and assignment: it holds a layer.
+// Cost: one virtual call.
 class any_layer {
 public:
     any_layer() = default;
-    // Holds a layer, and whatever must live as long as it does: the file its tensors lie in.
+    // Holds a layer; `keep` owns what must live as long, such as the file that holds its tensors.
     template <class Block, class Backend>
     explicit any_layer(layer<Block, Backend> held, std::shared_ptr<const void> keep = nullptr)
         : held_(std::make_shared<const holder<layer_type<layer<Block, Backend>>>>(std::move(held))),
@@ -32,15 +32,15 @@ public:
     // The width of y: d_model, but for a block with a width of its own (linear).
     [[nodiscard]] std::size_t outputs() const noexcept { return held_->needs().outputs; }
     [[nodiscard]] std::size_t d_ff() const noexcept { return held_->needs().d_ff; }
-    // Experts a token of the outermost part that routes; 0 where nothing does.
+    // Experts per token of the outermost part that routes; 0 without routing.
     [[nodiscard]] std::size_t choices() const noexcept { return held_->needs().choices; }
-    // What calls have to bring.
+    // The inputs that calls need.
     [[nodiscard]] const call_needs& needs() const noexcept { return held_->needs(); }
-    // The tensors whose memory the layer goes on reading where it was given; all others may be freed.
+    // The tensors that the layer reads in place, in the memory given to prepare(); all others may be freed.
     [[nodiscard]] const std::vector<std::string>& reads_in_place() const noexcept {
         return held_->needs().in_place;
     }
-    // Bytes of weights in memory of the layer's own.
+    // Bytes of weights in the layer's own memory.
     [[nodiscard]] std::size_t held_bytes() const noexcept { return held_->needs().held_bytes; }
     // Whether calls need token ids.
     [[nodiscard]] bool reads_token_ids() const noexcept { return !held_->needs().tables.empty(); }
@@ -87,7 +87,7 @@ private:
         virtual status call(matrix_view<const float>, const token_inputs&, matrix_view<float>,
                             std::span<std::byte>, executor_ref) const = 0;
     };
-    // One type for all layers that have all but their engine in common.
+    // One holder type for all layers that differ only in their engine.
     template <class Layer>
     using layer_type = std::conditional_t<std::derived_from<Layer, detail::layer_of_any_block>,
                                           detail::layer_of_any_block, Layer>;

@@ -6,7 +6,7 @@ TIFFIN_BEGIN
 
 // The dense projection: z = x W^T + b.
 // Shapes: x (T, input), weight (width, input), bias (width, optional), z (T, width). Its tensors
-//   are called after its role: `gate_proj.weight`, `up_proj.bias`, `down_proj.weight`.
+//   are named after its role: `gate_proj.weight`, `up_proj.bias`, `down_proj.weight`.
 // Numerics: one accumulator per output, k ascending; the bias is added last.
 // Cost: 2 input width FLOPs per token; every weight is read once per call.
 // Source: docs/layers.md#sources.

@@ -12,11 +12,11 @@
 
 TIFFIN_BEGIN
 
-// A source gated by how well two others agree on the token: z = gate(<l, r>) v, one number for the whole row.
-// Shapes: l, r, v, z (T, width). Left, Right: sources that do not multiply what the whole reads; a projection of it is
-//   wrapped in through. Gate(dot, width) is a template over the number.
-// Numerics: the products are added up first, in the backend's scalar and in no promised order.
-// Cost: 3 width FLOPs more than the parts'; Left and Right twice where they are formulas.
+// A source gated by the dot product of two others: z = gate(<l, r>) v, one gate value per token row.
+// Shapes: l, r, v, z (T, width). Left and Right must not multiply the input of the whole: wrap a projection of it in
+//   through. Gate(dot, width) is a template over the scalar.
+// Numerics: the dot product is computed first, in the backend's scalar and in an unspecified order of additions.
+// Cost: 3 width FLOPs more than the parts; Left and Right are computed twice where they are formulas.
 // Source: Engram; docs/layers.md#engram.
 template <class Gate, class Left, class Right, class Value>
 struct dot_gated {
@@ -51,8 +51,7 @@ struct dot_gated {
     }
 };
 
-// Engram's gate: sigmoid of the signed root of g = dot / sqrt(width), sign(g) sqrt(max(|g|, least)); of g = 0, of 0; NaN
-// of NaN.
+// Engram's gate: sigmoid(sign(g) sqrt(max(|g|, least))), g = dot / sqrt(width); sigmoid(0) for g = 0; NaN for NaN.
 struct signed_root_gate {
     float least = 1e-6f;
     static constexpr auto options() noexcept { return std::tuple(option{"least", &signed_root_gate::least}); }

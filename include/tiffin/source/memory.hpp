@@ -1,4 +1,4 @@
-// The memories of MeKi: a table of small rows, folded or as it is trained.
+// The memories of MeKi: a token table of small rows, folded or as trained.
 #pragma once
 
 #include <tiffin/activation/silu.hpp>
@@ -21,18 +21,18 @@ struct memory_norm : rms {
     constexpr memory_norm(float epsilon = 1e-6f) noexcept : rms{epsilon} {}
 };
 
-// A row of a memory: e = M[t], `memory.weight` (vocab, width). What a trained memory is folded to.
+// A row of a memory: e = M[t], `memory.weight` (vocab, width). The folded form of a trained memory.
 // Source: MeKi Eq. 10; the P of PLE.
 using memory_injection = named<token_embedding, "memory">;
 
-// The word embedding sent through a small SwiGLU: G(E[t]), d -> d / 2 -> width, bias-free.
+// The word embedding through a small SwiGLU: G(E[t]), d -> d / 2 -> width, bias-free.
 // Shapes: `word_embed.weight` (vocab, d), `word_proj.{gate,up}_proj.weight` (inner, d),
 //   `word_proj.down_proj.weight` (width, inner). Word is the source that G reads.
 // Source: MeKi, docs/layers.md#meki.
 template <class Word = named<token_embedding, "word_embed">>
 using word_memory = through<"word_proj", Word, fused<gate<silu>, dense, multiply>, named<dense, "down_proj">>;
 
-// The same by one matrix, without an activation: `word_proj.weight` (width, d).
+// The same with one matrix, without an activation: `word_proj.weight` (width, d).
 template <class Word = named<token_embedding, "word_embed">>
 using linear_word_memory = through<"", Word, named<dense, "word_proj">>;
 
@@ -46,7 +46,7 @@ using normed_word = normed<memory_norm, named<token_embedding, "word_embed">, "w
 template <class G = word_memory<>>
 using trained_memory =
     scaled<"alpha", normed<memory_norm, sum<memory_injection, scaled<"beta", G>>, "mix_norm">>;
-// Without G, and without M.
+// The trained memory without G (static), and without M (dynamic).
 using static_memory = scaled<"alpha", normed<memory_norm, memory_injection, "mix_norm">>;
 template <class G = word_memory<>>
 using dynamic_memory = scaled<"alpha", normed<memory_norm, scaled<"beta", G>, "mix_norm">>;

@@ -12,9 +12,9 @@ TIFFIN_BEGIN
 
 // A source normalised row by row: z = norm(source row), the weight called `<Name>.weight`.
 // Shapes: source, z (T, width), weight (width) where the norm has one.
-// Numerics: the sum of squares over the row is computed first, in the backend's scalar. A source that
-//   multiplies x leaves its row in f32 (double in `reference`).
-// Cost: the norm, and the source twice, or one more row where the source multiplies x.
+// Numerics: the sum of squares over the row is computed first, in the backend's scalar. If the source
+//   multiplies x, its row is stored in f32 (double in `reference`).
+// Cost: the norm, and the source twice, or one stored row more if the source multiplies x.
 // Source: docs/layers.md#meki.
 template <norm_policy Norm, class Source, fixed_string Name = "norm">
 struct normed {

@@ -11,9 +11,9 @@
 
 TIFFIN_BEGIN
 
-// A source times a half power of its row's width and one of 2: z = width^(Width / 2) 2^(Two / 2) source.
+// A source times half powers of its row's width and of 2: z = width^(Width / 2) 2^(Two / 2) source.
 // Shapes: source, z (T, width). Numerics: the two roots in the backend's scalar. Cost: about two operations
-//   an element. Source: the scales of Gemma 3n's embeddings, docs/layers.md#ple.
+//   per element. Source: the scales of Gemma 3n's embeddings, docs/layers.md#ple.
 template <source_policy Source, int Width = 0, int Two = 0>
 struct times_roots {
     static_assert(Width >= -1 && Width <= 1 && Two >= -1 && Two <= 1,

@@ -7,11 +7,11 @@
 
 TIFFIN_BEGIN
 
-// Rows of several tables, chosen and mixed by a router: z = sum over chosen i of w_i E_i[t]; with chosen_rows rows of one
-// table, z = sum of w_i V[i].
-// Shapes: t (T), Rows, `modulators.weight` unless told, (experts, vocab, width), or chosen_rows
+// Table rows chosen and mixed by a router: z = sum over chosen i of w_i E_i[t], rows of several token tables; with
+// chosen_rows, z = sum of w_i V[i], rows of one table.
+// Shapes: t (T), Rows (experts, vocab, width), by default `modulators.weight`, or chosen_rows
 //   (rows, width); the router's tensors, z (T, width).
-// Numerics: added best expert first. Errors: an id outside [0, vocab) is errc::token_id.
+// Numerics: summed best expert first. Errors: an id outside [0, vocab) is errc::token_id.
 // Cost: top_k rows and 2 top_k width FLOPs per token, and the router's.
 // Source: MoRT Eq. 3-5; docs/layers.md#mort, #product-keys.
 template <router_policy Router = sigmoid_topk_renorm, tensor_declaration Rows = pool<"modulators.weight">>

@@ -10,8 +10,8 @@ TIFFIN_BEGIN
 // Low-rank matrices chosen by a router: z = sum over chosen l of s_l (x A_l^T) B_l^T.
 // Shapes: x (T, input), `lore_a.weight` (experts, rank, input), `lore_b.weight` (experts, width, rank), the
 //   router's tensors, z (T, width). Any rank from 1 up, any top_k up to the experts.
-// Numerics: the rank numbers of a token are kept in f32; they are summed r ascending, then weighted and
-//   added best expert first. A_l B_l is never formed.
+// Numerics: the rank-r intermediates x A_l^T of a token are stored in f32. They are summed r ascending, then weighted
+//   and summed best expert first. A_l B_l is never formed.
 // Cost: 2 top_k rank (input + width) FLOPs per token and the router's.
 // Source: StructMoE Eq. 5; docs/layers.md#structmoe.
 template <router_policy Router = softmax_topk>
@@ -21,7 +21,7 @@ struct routed_low_rank {
     using source_role = routed_role;
     using formula_is = sum_of_values<routed_low_rank>;
     using tensors = joined_tensors<tensor_list<in, out>, typename Router::tensors>;
-    static constexpr std::string_view name = "";  // its tensors' names say enough
+    static constexpr std::string_view name = "";  // its tensors are named without an owner
 
     Router router{};
 

@@ -8,7 +8,7 @@
 
 TIFFIN_BEGIN
 
-// A source times one learned number: z = a * source, `a` being the tensor Name, of shape () or (1).
+// A source times one learned scalar: z = a * source, `a` being the tensor Name, of shape () or (1).
 // Shapes: source, z (T, width). Cost: one operation per element. Source: MeKi's alpha and beta,
 //   docs/layers.md#meki.
 template <fixed_string Name, class Source>

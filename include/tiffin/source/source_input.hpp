@@ -4,9 +4,9 @@
 
 TIFFIN_BEGIN
 
-// What the source reads, as it is: z = x. In a later part of a chain that is the row of the part before it.
+// The input of the source, unchanged: z = x. In a later part of a chain that is the row of the part before it.
 // Shapes: x, z (T, width). Numerics: no rounding. Errors: a width other than the input's is errc::shape.
-// Cost: width numbers read per token. Source: docs/layers.md#branches.
+// Cost: width values read per token. Source: docs/layers.md#branches.
 struct source_input {
     using row = input_row;
     using tensors = tensor_list<row>;

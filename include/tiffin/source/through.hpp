@@ -9,9 +9,9 @@
 
 TIFFIN_BEGIN
 
-// A source sent through others, for whole rows: v = Source(x, t), then z = Last(... First(v)). Tensors
-// of the later sources are called after Scope: `<Scope>.gate_proj.weight`.
-// Shapes: the source (T, any), each further width told by its tensors, z (T, width).
+// A chain of sources, each computed for whole rows: v = Source(x, t), then z = Last(... First(v)). Tensors
+// of the later sources are named after Scope: `<Scope>.gate_proj.weight`.
+// Shapes: the source (T, any), each further width inferred from its tensors, z (T, width).
 // Numerics: every step's row is stored in f32 (double in `reference`).
 // Cost: that of the sources, a row of z per token, and one row of the widest step.
 // Source: docs/layers.md#chains: MeKi's G(E[t]), PLE's context term.

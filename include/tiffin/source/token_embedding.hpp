@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 // Shapes: t (T), `stem_embed.weight` (vocab, width), z (T, width).
 // Numerics: exact in the table's format. Errors: an id outside [0, vocab) is errc::token_id, found
 //   before any output is written.
-// Cost: no FLOPs; width numbers read per token, and only the rows of the call's own tokens.
+// Cost: no FLOPs; width values read per token, and only the table rows of the call's own tokens.
 // Source: STEM Eq. 4.
 struct token_embedding {
     using rows = table<"weight">;

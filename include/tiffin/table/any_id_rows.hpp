@@ -1,4 +1,4 @@
-// Rows for ids that a table does not have.
+// A row store that also has a row for ids beyond the end of a table.
 #pragma once
 
 #include <tiffin/format/f16.hpp>
@@ -14,15 +14,15 @@
 
 TIFFIN_BEGIN
 
-// What an id beyond the table reads: row 0, as in Gemma 3n, or the row that changes nothing, of zeros where
-// it is added, of ones where it is multiplied.
+// The row that an id beyond the table reads: row 0, as in Gemma 3n, or a constant row that leaves the result unchanged:
+// zeros where the row is added, ones where it is multiplied.
 enum class outside_row { row_0, zeros, ones };
 
-// A store that has a row for every id from 0 on: the table's own, and one row for all ids beyond it. Without
-// it such an id is an error.
+// A store with a row for every id from 0 on: the table rows of another store, and one fixed row for all ids beyond
+// them. Without it such an id is an error.
 // Numerics: zeros and ones are exact in every format of the library. Errors: those of the store;
-//   errc::token_id where row 0 is to be read of a table without rows.
-// Cost: a copy of the ids; row 0 is read once for each id that stands for it.
+//   errc::token_id where row 0 of a table without rows would be read.
+// Cost: a copy of the ids; row 0 is read once per id beyond the table.
 // Source: docs/layers.md#token-tables; row 0: Gemma 3n's per-layer embeddings.
 template <row_store Store>
 class any_id_rows {
@@ -33,7 +33,7 @@ public:
         const std::vector<float> numbers(inner_.width, outside == outside_row::ones ? 1.0f : 0.0f);
         encode_row(inner_, numbers.data(), row_.data());
         if (outside == outside_row::ones && inner_.type == dtype::q8_0) {
-            // 127 times a scale of 1 / 127, which no f16 is, would not be 1; once a scale of 1 is.
+            // encode_row() would store 127 with the scale 1 / 127, which f16 rounds; code 1 times scale 1 is exact.
             q8_0::storage one{f32_to_f16(1.0f), {}};
             one.values.fill(1);
             for (std::size_t i = 0; i < row_.size(); i += sizeof one)
@@ -46,7 +46,7 @@ public:
         return {std::size_t{std::numeric_limits<std::int32_t>::max()} + 1, inner_.width, inner_.type};
     }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
-        const std::size_t rows = store_->shape().rows;  // an edit may have added some
+        const std::size_t rows = store_->shape().rows;  // an edit may have added rows
         const auto is_outside = [&](std::int32_t id) { return static_cast<std::size_t>(id) >= rows; };
         if (rows == 0 && outside_ == outside_row::row_0 && !ids.empty())
             return failure(errc::token_id, "ids",

@@ -1,4 +1,4 @@
-// A thread that reads rows while its caller computes.
+// A thread that reads table rows while the calling thread computes.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -19,13 +19,13 @@
 
 TIFFIN_BEGIN
 
-// Reads of rows into areas of memory, in the order in which they were started, on one thread: stores read a
-// call's rows side by side themselves. To be used by one thread at a time.
-// Errors: the constructor throws std::system_error where there is no thread to be had. What a store throws
-//   on the thread becomes a failure of its read.
-// fork(): in a child, where the thread is not, start() reads before it returns. Where it came during a read,
-//   which may have locked the store, every read is a failure there (errc::file).
-// Cost: a thread that sleeps while there is nothing to read; memory for the most rows that an area ever had.
+// Reads table rows into numbered memory areas on one background thread, in the order in which the reads were started
+// (stores themselves read the rows of a call in parallel). To be used by one thread at a time.
+// Errors: the constructor throws std::system_error where no thread can be started. An exception of a store on the
+//   thread becomes a failure of its read.
+// fork(): a child does not have the thread; start() then reads before it returns. If the fork happened during a read,
+// which may have locked the store, every read in the child is a failure (errc::file).
+// Cost: a thread that sleeps while there is nothing to read; per area, memory for the most rows read into it so far.
 class background_reads {
 public:
     explicit background_reads(std::size_t areas) : areas_(areas) {
@@ -39,7 +39,7 @@ public:
             detail::renew(reader_);
             detail::renew(mutex_);
             detail::renew(changed_);
-            detail::renew(waiting_);  // the fork may have come while it was being changed; so with `ended`
+            detail::renew(waiting_);  // the fork may have interrupted a change of it; likewise `ended`
             for (area_of_rows& a : areas_)
                 if (a.busy) detail::renew(a.ended);
             return;
@@ -53,7 +53,7 @@ public:
         reader_.join();
     }
 
-    // Begins to read rows into an area and returns. Store and ids are to stay until the read has ended.
+    // Starts reading rows into an area and returns. The store and the ids must live until the read has ended.
     // Precondition: the area is not busy; every id lies in the table.
     void start(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {
         make_room(area, store, ids);
@@ -76,21 +76,21 @@ public:
 
     // Whether a read into the area has been started and has not ended.
     [[nodiscard]] bool busy(std::size_t area) const { return reader_here_.here() && areas_[area].busy; }
-    // In a child of fork(): a failure where the fork came during a read. The store may then be locked for
-    // ever, and is not to be asked anything. Else nothing.
+    // In a child of fork(): a failure where the fork happened during a read, as the store may then stay locked and must
+    // not be called. Otherwise success.
     [[nodiscard]] status usable() const {
         const bool reading = !reader_here_.here() &&
                              std::ranges::any_of(areas_, [](const auto& any) { return any.busy.load(); });
         return reading ? status(lost()) : status();
     }
-    // How the last read into an area ended, once it has.
+    // Waits for the last read into an area, and returns its status.
     status wait(std::size_t area) {
         if (!reader_here_.here()) return areas_[area].busy ? lost() : areas_[area].ended;
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !areas_[area].busy; });
         return areas_[area].ended;
     }
-    // What was read into an area, and which of its rows each token of a call has.
+    // The rows read into an area, and per token of a call the index of its row among them.
     [[nodiscard]] gathered_rows rows(std::size_t area, std::span<const std::int32_t> index) const {
         const area_of_rows& a = areas_[area];
         const table_shape shape = a.store.shape();
@@ -103,7 +103,7 @@ private:
         std::span<const std::int32_t> ids;
         aligned_buffer rows;
         status ended;
-        std::atomic<bool> busy = false;  // changed under the mutex, and to false behind all else
+        std::atomic<bool> busy = false;  // written under the mutex, set to false last
     };
 
     void make_room(std::size_t area, row_store_ref store, std::span<const std::int32_t> ids) {

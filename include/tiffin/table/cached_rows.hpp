@@ -1,4 +1,4 @@
-// Rows of a store that were read lately or often, kept in a bounded memory.
+// A memory-bounded cache of the rows of a store that were read recently or often.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -16,18 +16,18 @@
 
 TIFFIN_BEGIN
 
-// Which row makes room for another: the one of the smallest priority, which a row gets when it is read; of
+// Eviction policies: a row gets a priority each time it is read; the row of the smallest priority is evicted, of
 // several the one read longest ago.
 
-// The row read longest ago.
+// Evicts the row read longest ago.
 struct least_recently_used {
     static constexpr std::uint64_t priority(std::uint64_t /*uses*/, std::uint64_t now,
                                             std::uint64_t /*age*/) noexcept {
         return now;
     }
 };
-// The row read least often, where uses of long ago count less: a row counts its uses from the priority on
-// that the last row to leave had ("dynamic ageing", Arlitt et al. 2000), so that no row stays for ever.
+// Evicts the row read least often, with dynamic ageing (Arlitt et al. 2000): a row's priority is its number of uses
+// plus the priority of the last evicted row, so that old uses count less and no row stays for ever.
 struct least_frequently_used {
     static constexpr std::uint64_t priority(std::uint64_t uses, std::uint64_t /*now*/,
                                             std::uint64_t age) noexcept {
@@ -35,30 +35,30 @@ struct least_frequently_used {
     }
 };
 
-// How large a cache may become; the smaller of the two counts. 0: this one does not.
+// How large a cache may become; the smaller of the two limits counts. 0: no limit of this kind.
 struct cache_limit {
     std::size_t rows = 0;
-    std::size_t bytes = 0;  // of rows and of what finds them
+    std::size_t bytes = 0;  // of rows and of their index entries
 };
 
 struct cache_counts {
-    std::uint64_t hits = 0;    // rows found here
+    std::uint64_t hits = 0;    // rows found in the cache
     std::uint64_t misses = 0;  // rows read from the store
     std::uint64_t bytes_read = 0;
 };
 
-// A store in front of another that keeps rows in memory. The same rows come out with it and without it: where
-// the other's version has changed, all that was kept is dropped.
+// A store that caches the rows of another in memory. Reads return the same rows with it and without it: a change of the
+// other store's version empties the cache.
 //
-// Numerics: bytes are copied. Errors: those of the store; the cache then keeps what it had of this version.
+// Numerics: bytes are copied. Errors: those of the store; the cache then keeps its rows of this version.
 // Threads: reads from several threads run one after the other.
-// Cost: memory is taken when rows come in, up to the limit; a row that is found costs a look into a
-//   hash table, log2(rows) steps of a heap and a copy.
+// Cost: memory is used as rows are cached, up to the limit; a hit costs a hash table lookup, log2(rows) steps of a heap
+//   and a copy.
 // Source: STEM keeps the hot rows of its tables by LFU.
 template <row_store Store, class Policy = least_frequently_used>
 class cached_rows {
 public:
-    // The store must outlive this. A limit below one row keeps none.
+    // The store must outlive this. A limit below one row caches nothing.
     cached_rows(const Store& store, const cache_limit& limit) : store_(&store), shape_(store.shape()) {
         most_ = shape_.row_bytes() == 0 ? 0 : shape_.rows;
         if (limit.rows != 0) most_ = std::min(most_, limit.rows);
@@ -83,7 +83,7 @@ public:
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         const std::lock_guard lock(mutex_);
         const std::size_t bytes = shape_.row_bytes();
-        // Asked for before rows are: those that an edit changes meanwhile are dropped by the next read.
+        // The version is read before the rows: rows that an edit changes in between are dropped by the next read.
         if (const std::uint64_t now = version_of(*store_); std::exchange(version_, now) != now) drop();
         missing_.clear();
         for (const std::int32_t id : ids)
@@ -109,13 +109,13 @@ public:
 private:
     struct kept_row {
         std::int32_t id = 0;
-        std::uint32_t place = 0;  // in the heap
+        std::uint32_t place = 0;  // position in the heap
         std::uint64_t uses = 0;
         std::uint64_t priority = 0;
         std::uint64_t last = 0;  // when it was read
     };
-    // A kept_row, its place in the heap, and a node and a bucket of the hash table as libstdc++ and libc++
-    // allocate them.
+    // A kept_row, its position in the heap, and a node and a bucket of the hash table as libstdc++ and libc++ allocate
+    // them.
     static constexpr std::size_t bytes_beside_a_row = sizeof(kept_row) + sizeof(std::uint32_t) + 32 + 8;
 
     [[nodiscard]] std::byte* row(std::uint32_t slot) const noexcept {
@@ -146,12 +146,12 @@ private:
         }
         std::memcpy(row(slot), from, shape_.row_bytes());
         slots_.emplace(id, slot);
-        // A row that takes another's place at the top may have to sink, one at the heap's end to rise.
+        // A row that replaces the heap's top may have to sink, one appended at its end to rise.
         use(slot);
         rise(kept_[slot].place);
     }
 
-    // A heap of slots, the row that leaves next first.
+    // A min-heap of slots: the next row to evict is first.
     [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> priority_at(std::size_t place) const noexcept {
         const kept_row& k = kept_[heap_[place]];
         return {k.priority, k.last};
@@ -175,12 +175,12 @@ private:
     }
 
     const Store* store_;
-    table_shape shape_;  // at first
+    table_shape shape_;  // when this was made
     std::size_t most_ = 0;
     aligned_buffer rows_;
-    // What a read changes, under the mutex.
+    // Changed by reads, guarded by the mutex.
     mutable std::mutex mutex_;
-    mutable std::uint64_t version_ = 0;        // of what is kept
+    mutable std::uint64_t version_ = 0;        // of the cached rows
     mutable std::vector<kept_row> kept_;       // by slot
     mutable std::vector<std::uint32_t> heap_;  // slots
     mutable std::unordered_map<std::int32_t, std::uint32_t> slots_;

@@ -1,4 +1,4 @@
-// Rows read from a file by positional reads, many at a time.
+// Table rows read from a file by positional reads, many at a time.
 #pragma once
 
 #include <tiffin/executor/checked_executor.hpp>
@@ -17,21 +17,21 @@
 
 TIFFIN_BEGIN
 
-// Whether rows are left in the system's cache, or read around it into memory that is bounded by the caller.
+// Whether reads go through the page cache, or around it (O_DIRECT) into memory that the caller bounds.
 enum class file_cache { used, passed_by };
 
-// A table's rows, read from its file. Through the cache: rows are copied until one is not there; all that are
-// left are then announced at once, and read. Around it: in whole blocks of the disk, by a policy (threads, or
-// a ring of io_uring).
+// Reads a table's rows from its file. Through the page cache: rows are copied until one is not cached; all remaining
+// ones are then announced to the system at once, and read. Around it: in whole disk blocks, by a Reader policy
+// (threads, or an io_uring ring).
 //
-// Errors: errc::file where a row cannot be read or the file ends before it, with the place:
-//   never a wrong row, whatever happens to the file meanwhile. Works again once the file does.
-// Threads: reads from several threads run side by side through the cache, one after the other around it.
-// Cost: a system call a row, two from the first on that is not cached. Around the cache, the reader's memory.
+// Errors: errc::file, with the offset, where a row cannot be read or the file ends before it: never a wrong row,
+//   whatever happens to the file meanwhile. Later reads work again once the file can be read.
+// Threads: reads of several threads run in parallel through the page cache, one after the other around it.
+// Cost: one system call per row, two per row from the first uncached one on. Around the cache, the reader's memory.
 template <io::parallel_reader Reader = io::reading_threads>
 class direct_file {
 public:
-    // Errors: errc::file where the file cannot be opened so, or ends before the table.
+    // Errors: errc::file where the file cannot be opened, or ends before the table; errc::option without O_DIRECT.
     static result<direct_file> open(const table_location& table, file_cache cache = file_cache::used) {
         int flags = 0;
         if (cache == file_cache::passed_by) {
@@ -77,7 +77,7 @@ private:
         return read_announced(file_, table_, ids.subspan(copied), to + copied * bytes);
     }
 
-    // The blocks that a row lies in are read, and the row copied from them.
+    // Reads the disk blocks that contain each row, and copies the row out of them.
     status read_around(std::span<const std::int32_t> ids, std::byte* to) const {
         constexpr std::size_t block = io::read_places::block;
         const std::size_t bytes = table_.shape.row_bytes();
@@ -88,7 +88,7 @@ private:
             const std::size_t skip = at % block;
             around_->reads.push_back({at - skip, (skip + bytes + block - 1) / block * block, skip + bytes});
         }
-        detail::done_marks arrived;  // the reader may be one of the caller's
+        detail::done_marks arrived;  // checked, as the caller may supply the reader
         const status done =
             around_->reader.read(file_, around_->reads, [&](std::size_t i, const std::byte* blocks) {
                 if (i < ids.size()) std::memcpy(to + i * bytes, blocks + table_.row(ids[i]) % block, bytes);

@@ -1,4 +1,4 @@
-// The token ids of a call without their repetitions, so that a row is read once.
+// The distinct token ids of a call, so that each table row is read once.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -11,15 +11,15 @@
 
 TIFFIN_BEGIN
 
-// The different ids among those of a call, in the order in which they first occur, and for each position
-// which of them it has: ids()[index()[t]] == given[t].
-// Cost: a look into a table of 2 to 4 places an id; allocates only for more ids than ever before.
+// The distinct ids of a call, in the order of their first occurrence, and per position the index of its id:
+// ids()[index()[t]] == given[t].
+// Cost: per id one lookup in a hash table of 2 to 4 slots per id; allocates only for more ids than ever before.
 class distinct_ids {
 public:
     void assign(std::span<const std::int32_t> given) {
         const std::size_t places = std::bit_ceil(2 * given.size() + 1);
         if (places_.size() < places) places_.resize(places);
-        // Places of earlier calls are told by their number, and need not be cleared.
+        // Slots of earlier calls are recognised by their call number and need not be cleared.
         if (++call_ == 0) {
             places_.assign(places_.size(), {});
             call_ = 1;
@@ -41,7 +41,7 @@ private:
 
     std::int32_t place_of(std::int32_t id) {
         const std::size_t mask = places_.size() - 1;
-        // The upper bits of a product with the golden ratio: neighbouring ids lie apart.
+        // Fibonacci hashing: the upper bits of the product spread neighbouring ids.
         std::size_t at = (static_cast<std::uint32_t>(id) * 0x9E3779B97F4A7C15u) >> 32 & mask;
         while (places_[at].call == call_ && places_[at].id != id) at = (at + 1) & mask;
         if (places_[at].call != call_) {
@@ -51,7 +51,7 @@ private:
         return places_[at].number;
     }
 
-    std::vector<place> places_;  // as many as a power of two
+    std::vector<place> places_;  // a power of two of them
     std::uint32_t call_ = 0;
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> index_;

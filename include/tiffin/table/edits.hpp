@@ -1,4 +1,4 @@
-// Knowledge edits: other rows than the stored ones, for chosen positions or token ids.
+// Knowledge edits: chosen positions or token ids read other table rows than their own.
 #pragma once
 
 #include <tiffin/table/row_store.hpp>
@@ -18,14 +18,14 @@
 
 TIFFIN_BEGIN
 
-// How a span of more positions than targets is filled: with a pad id in front of the targets, or behind
-// them; or with each target floor(positions / targets) times, the last one again until the span is full.
+// How a span of more positions than targets is filled: with a pad id before the targets (pad_left) or after them
+// (pad_right); or with each target floor(positions / targets) times, the last one again until the span is full (copy).
 enum class span_fill { pad_left, pad_right, copy };
 
-// The ids whose rows a span of positions reads instead of its own: one to one where there are as many
-// targets as positions, else as `fill` says. `pad_id` is read by the two paddings only.
-// Errors: errc::option where there is nothing to fill with; where there are more targets than positions (take
-//   a subset of as many, or their mean, edited_rows::add_mean); where padding is needed without a pad id.
+// The ids whose table rows a span of positions reads instead of its own: one to one where there are as many targets as
+// positions, else by `fill`. `pad_id` is used by the two paddings only.
+// Errors: errc::option where there are no targets; where there are more targets than positions (take a subset of as
+//   many, or their mean, edited_rows::add_mean); where padding is needed without a pad id.
 // Source: STEM section 3.3, docs/layers.md#table-edits.
 inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
                                                    std::span<const std::int32_t> targets,
@@ -46,11 +46,11 @@ inline result<std::vector<std::int32_t>> fill_span(std::size_t positions,
     return ids;
 }
 
-// The rows of a store with some replaced. The store is not touched and must outlive the view, which is a
-// store itself: views may be stacked (edited_rows<decltype(view)> over(view)). A later edit wins over an
-// earlier one; undo() takes back the last.
-// Threads: edits may come while other threads read, as that of prefetched_rows does: a read finds all of an
-//   edit or nothing of it. Each counts in version(), so that rows read before it are read again.
+// A view of a store with some rows replaced. The store is not modified and must outlive the view, which is itself a
+// store: views may be stacked (edited_rows<decltype(view)> over(view)). A later edit overrides an earlier one; undo()
+// reverts the last replacement.
+// Threads: edits are allowed while other threads read, such as that of prefetched_rows: a read sees all of an edit or
+//   nothing of it. Each edit increases version(), so that rows read before it are read again.
 //
 //     edited_rows view(table);
 //     const auto mean = view.add_mean(ids_of("Berlin"));            // a row of its own, id table rows + 0
@@ -65,7 +65,7 @@ public:
         : store_(other.store_), shape_(other.shape_), edits_(other.edits_so_far()) {}
     edited_rows& operator=(const edited_rows&) = delete;
 
-    // The store's rows and those added.
+    // The store's rows plus the added ones.
     [[nodiscard]] table_shape shape() const {
         const std::lock_guard lock(mutex_);
         return {shape_.rows + edits_.rows_added, shape_.width, shape_.type};
@@ -75,7 +75,7 @@ public:
         return edits_.count + version_of(*store_);
     }
 
-    // Whoever reads row `id` gets row `by` as it is stored or was added: edits do not follow one another.
+    // Reads of row `id` return row `by` as it is stored or was added: replacements are not chained.
     // Errors: errc::token_id.
     status replace(std::int32_t id, std::int32_t by) {
         const std::int32_t both[]{id, by};
@@ -86,7 +86,7 @@ public:
         ++edits_.count;
         return {};
     }
-    // Takes the last replacement back; whether there was one.
+    // Reverts the last replacement; returns whether there was one.
     bool undo() {
         const std::lock_guard lock(mutex_);
         if (edits_.replaced.empty()) return false;
@@ -98,9 +98,9 @@ public:
         return true;
     }
 
-    // Adds the mean of rows, taken in double and rounded to the table's format. Gives its id.
-    // Errors: errc::token_id; errc::option where there are no ids; errc::size where no int32 is left as its
-    //   id; those of the store.
+    // Adds the mean of rows, computed in double and rounded to the table's format; returns its id.
+    // Errors: errc::token_id; errc::option where there are no ids; errc::size where no int32 is left as its id; those
+    //   of the store.
     result<std::int32_t> add_mean(std::span<const std::int32_t> ids) {
         if (ids.empty()) return failure(errc::option, "ids", "is empty; a mean is that of one row or more");
         if (status s = check_ids(ids, shape()); !s) return s.failure();
@@ -133,17 +133,17 @@ public:
             if (!edits_.replaced.empty() || edits_.rows_added != 0)
                 for (const std::int32_t id : ids) stored.push_back(edits_.row_of(id));
         }
-        // Without the lock, which nobody is to wait for while rows are read.
+        // Not under the lock: other threads must not wait for it while rows are read.
         return stored.empty() ? store_->read(ids, to) : read_stored(stored, to);
     }
 
 private:
     struct edit_list {
         std::vector<std::pair<std::int32_t, std::int32_t>> replaced;
-        std::unordered_map<std::int32_t, std::vector<std::size_t>> latest;  // by id: places in `replaced`
+        std::unordered_map<std::int32_t, std::vector<std::size_t>> latest;  // by id: indices into `replaced`
         std::vector<std::byte> added;
         std::size_t rows_added = 0;
-        std::uint64_t count = 0;  // of all changes, those taken back too
+        std::uint64_t count = 0;  // of all changes, reverted ones included
 
         [[nodiscard]] std::int32_t row_of(std::int32_t id) const noexcept {
             const auto edit = latest.find(id);
@@ -158,14 +158,14 @@ private:
     [[nodiscard]] bool is_added(std::int32_t id) const noexcept {
         return static_cast<std::size_t>(id) >= shape_.rows;
     }
-    // Rows as they are stored or were added.
+    // Rows as they are stored or were added, without replacements.
     status read_stored(std::span<const std::int32_t> ids, std::byte* to) const {
         std::vector<std::int32_t> own;
         for (const std::int32_t id : ids)
             if (!is_added(id)) own.push_back(id);
         if (!own.empty())
             if (status s = store_->read(own, to); !s) return s;
-        // What was added stays as it is, but not where it is.
+        // Added rows never change, but a later addition may move them in memory.
         const std::lock_guard lock(mutex_);
         const std::size_t bytes = shape_.row_bytes();
         const auto added = [&](std::size_t i) {
@@ -183,8 +183,7 @@ private:
     edit_list edits_;
 };
 
-// Puts the ids of an edit in place of those that positions from `first` on would read. The ids of a call are
-// the caller's: keep a copy to go back.
+// Overwrites the ids of positions from `first` on with those of an edit. Keep a copy of the ids to revert it.
 // Errors: errc::size where they reach beyond the call.
 inline status replace_at(std::span<std::int32_t> ids, std::size_t first, std::span<const std::int32_t> by) {
     if (first > ids.size() || by.size() > ids.size() - first)

@@ -12,7 +12,7 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// Some of the ids in [0, rows). Cost: memory of a bit a row.
+// A bit set of ids in [0, rows). Cost: one bit per row.
 class id_set {
 public:
     id_set() = default;
@@ -31,7 +31,7 @@ public:
         for (const std::uint64_t word : words_) count += static_cast<std::size_t>(std::popcount(word));
         return count;
     }
-    // All of them, ascending.
+    // The ids in the set, ascending.
     [[nodiscard]] std::vector<std::int32_t> ids() const {
         std::vector<std::int32_t> all;
         all.reserve(size());

@@ -1,4 +1,4 @@
-// A store made of several, side by side.
+// A store whose rows are the concatenated rows of several stores.
 #pragma once
 
 #include <tiffin/table/row_store.hpp>
@@ -13,12 +13,12 @@
 
 TIFFIN_BEGIN
 
-// The rows of several stores side by side: of a table a layer, the token-major table; of the experts' tables,
-// the rows that a pool's layer takes. The stores must outlive it; errors of read() are theirs.
+// The rows of several stores, concatenated: row[id] = part_0[id] | part_1[id] | ... From one table per layer it makes
+// the token-major table; from one table per expert, the rows that a layer with a pool takes. The stores must outlive
+// it; errors of read() are theirs.
 class joined_columns {
 public:
-    // Errors: errc::size where there is none or their rows are not as many, errc::dtype where their formats
-    //   differ.
+    // Errors: errc::size where there are no parts or their numbers of rows differ, errc::dtype where formats do.
     static result<joined_columns> of(std::vector<row_store_ref> parts) {
         if (parts.empty()) return failure(errc::size, "parts", "is empty; a row is joined of one or more");
         table_shape shape = parts[0].shape();
@@ -50,7 +50,7 @@ public:
         return {};
     }
     [[nodiscard]] std::uint64_t version() const {
-        std::uint64_t sum = 0;  // grows with each of them
+        std::uint64_t sum = 0;  // grows whenever a part's version does
         for (const row_store_ref& part : parts_) sum += part.version();
         return sum;
     }

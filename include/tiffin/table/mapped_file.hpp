@@ -1,4 +1,4 @@
-// Rows in a mapped file.
+// Table rows read from a memory-mapped file.
 #pragma once
 
 #include <tiffin/io/file_mapping.hpp>
@@ -14,15 +14,15 @@
 
 TIFFIN_BEGIN
 
-// A table's rows copied out of a mapping of its file. Where the first row is not in the system's cache, or a
-// later one had to be waited for, all that are left are announced at once, for the disk to read side by side,
-// and read without the mapping, whose pages come one by one.
+// Copies a table's rows out of a mapping of its file. Where the first row is not in the page cache, or a later one had
+// to wait for the disk, all remaining rows are announced to the system at once, for parallel disk reads, and read by
+// pread: the mapping would load their pages one by one.
 //
-// Precondition: nobody shortens the file while rows are being read; the program would be stopped by SIGBUS.
-//   That is the one thing that a mapping cannot survive: where it can happen, use direct_file.
-// Errors: errc::file where the file was shortened before the read. It works again once the file does.
-// Cost: in the cache, a copy and a system call every 32 rows; else two a row and one wait for the disk. The
-//   pages stay in the cache, which is the system's to bound.
+// Precondition: the file is not shortened while rows are being read, which would stop the program by SIGBUS. A mapping
+//   cannot recover from that: where it can happen, use direct_file.
+// Errors: errc::file where the file was shortened before the read. Later reads work once it has its size again.
+// Cost: cached, a copy and a system call every 32 rows; else two system calls per row and one wait for the disk. The
+//   pages stay in the page cache, whose size is up to the system.
 class mapped_file {
 public:
     // Errors: errc::file where the file cannot be mapped or ends before the table.
@@ -30,7 +30,7 @@ public:
         auto mapping = io::file_mapping::open(table.path);
         if (!mapping) return mapping.failure();
         if (status s = mapping->file().check_size(table.end()); !s) return s.failure();
-        // Rows are asked for by ids; what lies around one is not wanted. Advice only.
+        // Rows are read at random ids: readahead around a row is useless. Advice only.
         const auto bytes = mapping->bytes();
         if (!bytes.empty())
             static_cast<void>(::madvise(const_cast<std::byte*>(bytes.data()), bytes.size(), MADV_RANDOM));
@@ -43,7 +43,7 @@ public:
         if (status s = mapping_.file().check_size(table_.end()); !s) return s;
         const std::size_t bytes = table_.shape.row_bytes();
         if (bytes == 0) return {};
-        // A look at the first row, as each page of it would be waited for; then at whether others were.
+        // Checks that the first row is cached, as its pages would be waited for; then that none was.
         std::byte first{};
         const bool cached = ids.empty() || mapping_.file().read_cached(table_.row(ids[0]), &first, 1);
         const long before = faults();
@@ -65,7 +65,7 @@ private:
     [[nodiscard]] const std::byte* row(std::int32_t id) const noexcept {
         return mapping_.bytes().data() + table_.row(id);
     }
-    // How often this thread has waited for a page.
+    // Page faults of this thread that had to wait for the disk.
     static long faults() noexcept {
         struct ::rusage used {};
 #if defined(RUSAGE_THREAD)

@@ -1,4 +1,4 @@
-// Rows of tables that are addressed by the last ids of a sequence: which they are, before any layer runs.
+// Row ids of n-gram tables, hashed from the last token ids of a sequence before any layer runs.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -17,9 +17,9 @@
 
 TIFFIN_BEGIN
 
-// Says which rows a token reads: one of each of `tables()` tables, from the `order()` last ids.
-// address(ids, to): ids[k] is the id k places before the token, ngram_history::none where there is none. A hash may say
-// `end_counts`, whether the id that ends a sequence is itself an id of the tokens behind it; it is unless it says not.
+// A hash of the last `order()` token ids to one row in each of `tables()` tables.
+// address(ids, to): ids[k] is the id k tokens before the current one, ngram_history::none where there is none. A hash
+// may define `end_counts`: whether the end-of-sequence id itself is visible to later tokens (default: true).
 template <class H>
 concept ngram_hash = std::movable<H> &&
     requires(const H& hash, const std::int32_t* ids, std::int32_t* to, std::size_t i) {
@@ -43,17 +43,18 @@ constexpr bool end_counts() noexcept {
 
 }  // namespace detail
 
-// Engram's addresses. For n = 2..N and each head: row = (xor over k < n of c(t_-k) m_k) mod prime, c the compressed id.
-// Numerics: 64-bit arithmetic, products and xor modulo 2^64; the remainder of the signed number, from 0 up; of the same
-//   bits without a sign where a file says so. They agree where no product overflows, which holds for m_k c < 2^63.
-// Errors of check(): errc::option for a pad or a compressed id below 0, and for a prime that is no number of rows; for
-//   a multiplier with which a product overflows unless `may_wrap`. errc::size where there are no multipliers.
+// Engram's hash. For n = 2..N and each head: row = (xor over k < n of c(t_-k) m_k) mod prime, c the compressed id.
+// Numerics: 64-bit arithmetic, products and xor modulo 2^64; the non-negative remainder of the signed value, or with
+//   `unsigned_remainder` of the same bits as unsigned. They agree where no product overflows: m_k c < 2^63.
+// Errors of check(): errc::option for a negative pad or compressed id, and, unless `may_wrap`, for a negative
+//   multiplier or one with which a product overflows; errc::size where there are not N >= 2 multipliers and N - 1 lists
+//   of primes.
 // Source: Engram, docs/tables.md#rows-by-the-last-ids.
 struct engram_hash {
-    std::vector<std::int32_t> compressed;           // (V): what each id counts as
-    std::vector<std::int64_t> multipliers;          // (N): m_k of the id k places before
+    std::vector<std::int32_t> compressed;           // (V): compressed id of each token id
+    std::vector<std::int64_t> multipliers;          // (N): m_k of the id k tokens before
     std::vector<std::vector<std::int64_t>> primes;  // (N - 1, heads): of n = 2, 3, ..., N
-    // What counts where there is no id: a compressed id, to which the map is not applied.
+    // The compressed id where there is no token id; the map is not applied to it.
     std::int32_t pad = 0;
     bool unsigned_remainder = false;
     bool may_wrap = false;
@@ -107,10 +108,10 @@ private:
     }
 };
 
-// LongCat's addresses: `per_length` tables for each of n = 2..N, table i of M_i = ratio V + 2 i + 1 rows,
-// row = (t + sum over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. What is missing counts as 0, and so does an id before
-// the token that ends a sequence.
-// Errors of check(): errc::option for a table of more rows than 31 bits count. Source: docs/tables.md#rows-by-the-last-ids.
+// LongCat's hash: `per_length` tables for each of n = 2..N, table i of M_i = ratio V + 2 i + 1 rows, row = (t + sum
+// over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. Missing ids count as 0, and so do an end-of-sequence id before the
+// token and all ids before it.
+// Errors of check(): errc::size where N < 2, or V or `per_length` is 0. Source: docs/tables.md#rows-by-the-last-ids.
 struct longcat_hash {
     static constexpr bool end_counts = false;
     std::size_t ids = 0;  // V
@@ -150,10 +151,11 @@ struct longcat_hash {
     }
 };
 
-// The rows of every token of a call, for as many sequences as it brings: stores, caches and prefetches take them as they
-// take token ids.
-// Errors: those of the hash; errc::size, token_id, found before anything is written or a history has changed.
-// Cost: order products per token and table; nothing is allocated but what a history grows by.
+// The n-gram row ids of every token of a call, of any number of sequences: stores, caches and prefetches take them like
+// token ids.
+// Errors: those of the hash; errc::size, token_id, found before anything is written or a history has changed; of of(),
+//   errc::option for a table that does not have 1 to 2^31 - 1 rows.
+// Cost: order products per token and table; allocates only where a history grows.
 //
 //     auto address = ngram_addresses<engram_hash>::of(hash, end_of_sequence).or_throw();
 //     std::vector<ngram_history> histories(sequences, ngram_history(address.order(), 8));
@@ -162,8 +164,8 @@ struct longcat_hash {
 template <ngram_hash Hash>
 class ngram_addresses {
 public:
-    // `end`: the id that ends a sequence; none: there is no such id. Where it stands before a token, what is older is
-    // missing, and itself unless it counts. The token itself may be one: it sees those before it.
+    // `end`: the end-of-sequence id, or none. To a token after an `end`, older ids are missing, and the `end` itself
+    // unless Hash::end_counts. A token that is itself an `end` sees the ids before it.
     static result<ngram_addresses> of(Hash hash, std::int32_t end = ngram_history::none) {
         if (status s = hash.check(); !s) return s.failure();
         if (hash.order() > most_ids || hash.tables() > most_tables)
@@ -182,8 +184,8 @@ public:
         return static_cast<std::size_t>(hash_.rows(table));
     }
 
-    // Token t belongs to histories[sequence_of[t]], which goes on by it; the tokens of a sequence come in their order.
-    // rows (tables, T).
+    // Token t belongs to histories[sequence_of[t]] and is appended to it; the tokens of a sequence must be in order.
+    // Shapes: rows (tables, T).
     status operator()(std::span<const std::int32_t> ids, std::span<const std::uint32_t> sequence_of,
                       std::span<ngram_history> histories, std::span<std::int32_t> rows) const {
         if (status s = check(ids, sequence_of, histories, rows); !s) return s;

@@ -1,4 +1,4 @@
-// The ids that came before a token in its sequence, kept by the caller from call to call.
+// The last token ids of a sequence, kept by the caller from call to call.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -12,12 +12,12 @@
 TIFFIN_BEGIN
 
 // The last ids of one sequence. Copies are independent: a beam that splits copies it.
-// Cost: twice order - 1 + `undoable` ids, allocated as they come.
+// Cost: memory for 2 (order - 1 + `undoable`) ids.
 class ngram_history {
 public:
     static constexpr std::int32_t none = -1;  // no id: before the sequence begins
 
-    // For addresses of up to `order` ids, 1 or more; `undoable` tokens in a row may be taken back.
+    // For hashes of up to `order` ids, 1 or more; the last `undoable` tokens can be undone.
     explicit ngram_history(std::size_t order, std::size_t undoable = 0)
         : order_(std::max<std::size_t>(order, 1)), room_(order_ - 1 + undoable) {
         ids_.reserve(2 * room_);
@@ -26,7 +26,7 @@ public:
     [[nodiscard]] std::size_t order() const noexcept { return order_; }
     // Tokens since the sequence began.
     [[nodiscard]] std::size_t length() const noexcept { return length_; }
-    // The id k places before the next token, k from 1 to order - 1.
+    // The id k tokens before the next one, k from 1 to order - 1; `none` before the sequence's first.
     [[nodiscard]] std::int32_t before(std::size_t k) const noexcept {
         return k <= ids_.size() ? ids_[ids_.size() - k] : none;
     }
@@ -36,10 +36,10 @@ public:
         if (room_ > 0) ids_.push_back(id);
         ++length_;
     }
-    // Takes the last tokens back, such as those of a speculation that was rejected.
+    // Removes the last tokens, such as rejected tokens of speculative decoding.
     // Errors: errc::size for more tokens than can be undone, or than there are; nothing has changed then.
     status undo(std::size_t tokens) {
-        // Those before them have to be known still.
+        // The order - 1 ids before them must still be kept.
         const std::size_t most = ids_.size() == length_ ? length_ : ids_.size() - (order_ - 1);
         if (tokens > most)
             return failure(errc::size, "tokens", "are ", tokens, " to be taken back; the history can undo ",
@@ -48,7 +48,7 @@ public:
         length_ -= tokens;
         return {};
     }
-    // A new sequence.
+    // Begins a new sequence.
     void reset() noexcept {
         ids_.clear();
         length_ = 0;

@@ -1,4 +1,4 @@
-// The rows that the last ids of a sequence address, of all tables side by side: what a layer reads as one row.
+// Reads the rows of all n-gram tables that the last ids select, concatenated to one input row per token.
 #pragma once
 
 #include <tiffin/table/background_reads.hpp>
@@ -18,18 +18,18 @@
 
 TIFFIN_BEGIN
 
-// One of the tables: rows [first, first + rows) of a store, which may hold several, as published files do.
+// One n-gram table: rows [first, first + rows) of a store, which may hold several tables, as published files do.
 struct ngram_table {
     row_store_ref store;
     std::size_t first = 0;
-    std::size_t rows = 0;  // 0: all behind the first
+    std::size_t rows = 0;  // 0: all from `first` on
 };
 
-// e[t] = [T_0[r_0t], T_1[r_1t], ...] for the rows r (tables, T) that ngram_addresses tells.
+// e[t] = [T_0[r_0t], T_1[r_1t], ...] for the row ids r (tables, T) of ngram_addresses.
 // Numerics: rows widened to f32, which is exact.
 // Errors: errc::size, token_id; of gather(), those of the stores and of background_reads.
-// Threads: one call at a time, the stores are read on a thread of its own. Cost: the rows of a call in memory twice,
-//   equal ones of a table once; nothing is allocated in a call of no more tokens than ever before.
+// Threads: one call at a time; the stores are read on a background thread. Cost: the rows of a call in memory twice, as
+//   stored (equal rows of a table once) and in f32; a call of no more tokens than ever before allocates nothing.
 // Source: Engram, LongCat; docs/tables.md#rows-by-the-last-ids.
 //
 //     auto memory = ngram_rows::of({{table_2a}, {table_2b}, {table_3a}, {table_3b}}).or_throw();
@@ -58,14 +58,14 @@ public:
     [[nodiscard]] std::size_t tables() const noexcept { return tables_.size(); }
     [[nodiscard]] std::size_t width() const noexcept { return width_; }
 
-    // Begins to read the rows of a call, in place of those that were begun before.
+    // Starts reading the rows of a call; replaces an earlier prefetch.
     status prefetch(std::span<const std::int32_t> rows) {
         if (status s = check(rows); !s) return s;
         begin(rows);
         return {};
     }
-    // (T, width), valid until the next call of either. A prefetch of other rows, or of a store whose version has
-    // changed since, is made anew.
+    // Returns e (T, width), valid until the next call of either. Rows are read again where the prefetch was of other
+    // rows, or a store's version has changed since.
     result<matrix_view<const float>> gather(std::span<const std::int32_t> rows) {
         if (status s = check(rows); !s) return s.failure();
         if (!begun_ || !std::ranges::equal(rows, given_)) begin(rows);
@@ -91,7 +91,7 @@ public:
 private:
     struct call {
         std::uint64_t version = 0;
-        std::vector<std::int32_t> rows;  // in the store
+        std::vector<std::int32_t> rows;  // ids in the store
         distinct_ids distinct;
     };
 
@@ -134,7 +134,7 @@ private:
     std::vector<float> joined_;
     std::size_t width_ = 0;
     bool begun_ = false;
-    std::unique_ptr<background_reads> reads_;  // last: it reads what is above
+    std::unique_ptr<background_reads> reads_;  // last, so destroyed first: its thread reads the members above
 };
 
 TIFFIN_END

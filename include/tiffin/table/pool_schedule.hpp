@@ -1,5 +1,5 @@
-// Pools of a stack of layers that are not in memory: of the experts' rows only those that tokens chose are read, while
-// the next layers compute.
+// Expert pools of a stack of layers that are not held in memory: only the rows of chosen experts are read, while the
+// next layers compute.
 #pragma once
 
 #include <tiffin/router/selection.hpp>
@@ -19,15 +19,15 @@
 
 TIFFIN_BEGIN
 
-// The mixed rows of pools, `delay` layers after their routes are known:
+// Reads and mixes rows of each layer's pool by its router's choices, and delivers them `delay` layers later:
 //
 //     m[t] = sum over the choices (e, w) of t of w E_e[ids[t]]
 //
-// Each pool is a store of rows e * vocab + id, as a pool (experts, vocab, width) lies in a file. top_k rows per token are
-// read, equal ones once.
+// Each pool is a store whose row e * vocab + id is E_e[id], as a tensor (experts, vocab, width) lies in a file. top_k
+// rows per token are read, equal ones once.
 // Numerics: rows widened to f32; a product and a sum in f32 per choice, in the order of the choices.
-// Errors: errc::token_id, errc::option (a choice that is no expert), errc::size; those of the stores and of
-//   background_reads, told by receive(). After a failure begin() starts afresh.
+// Errors: errc::token_id, errc::option (a choice that is no expert, calls out of turn), errc::size; those of the stores
+//   and of background_reads, returned by receive(). After a failure begin() starts afresh.
 // Threads: one pass at a time. Cost: the rows of 1 + `delay` layers in memory, and one mixed row per token.
 // Source: MoRT Sec. 3.3.2 and App. C; docs/layers.md#mort.
 //
@@ -41,7 +41,7 @@ TIFFIN_BEGIN
 //     }
 class pool_schedule {
 public:
-    // The stores must outlive this. A layer without a pool has none among them: it calls send_nothing().
+    // The stores must outlive this. `pools` has no entry for a layer without a pool: it calls send_nothing().
     static result<pool_schedule> of(std::vector<row_store_ref> pools, std::size_t experts,
                                     std::size_t delay) {
         for (std::size_t i = 0; i < pools.size(); ++i) {
@@ -59,7 +59,7 @@ public:
         return pool_schedule(std::move(pools), experts, delay);
     }
 
-    // Begins a pass of the stack: what is under way is dropped.
+    // Begins a pass of the stack: reads in flight are waited for and dropped.
     void begin() {
         for (std::size_t area = 0; area < calls_.size(); ++area) static_cast<void>(reads_->wait(area));
         for (call& c : calls_) c.tokens = 0;
@@ -67,7 +67,7 @@ public:
         sent_ = false;
     }
 
-    // What the tokens of the layer at work chose of a pool: begins to read it. choices (T, top_k).
+    // Starts reading the rows that the current layer's tokens chose from a pool. Shapes: ids (T), choices (T, top_k).
     status send(std::size_t pool, std::span<const std::int32_t> ids, std::span<const choice<float>> choices) {
         if (pool >= pools_.size()) return failure(errc::option, "pool", "is ", pool, " of ", pools_.size());
         if (status s = check_turn(false); !s) return s;
@@ -89,7 +89,7 @@ public:
         sent_ = true;
         return {};
     }
-    // Of a layer without a pool, or without tokens.
+    // In place of send(), for a layer without a pool or without tokens.
     status send_nothing() {
         if (status s = check_turn(false); !s) return s;
         calls_[layer_ % calls_.size()].tokens = 0;
@@ -97,8 +97,8 @@ public:
         return {};
     }
 
-    // The mixed rows of the layer `delay` before this one, (T, width); none where it sent nothing. Valid until the next
-    // call. Ends the layer's turn.
+    // The mixed rows of the layer `delay` before this one, (T, width); empty where it sent nothing. Valid until the
+    // next call. Advances to the next layer.
     result<matrix_view<const float>> receive() {
         if (status s = check_turn(true); !s) return s.failure();
         const std::size_t delay = calls_.size() - 1, layer = layer_++;
@@ -172,11 +172,11 @@ private:
     std::size_t experts_;
     std::size_t layer_ = 0;
     bool sent_ = false;
-    std::vector<call> calls_;  // by layer, modulo their number
+    std::vector<call> calls_;  // of layer l at l % (1 + delay)
     std::vector<float> mixed_, row_;
     std::chrono::duration<double> waited_{};
     std::size_t rows_read_ = 0;
-    std::unique_ptr<background_reads> reads_;  // last: it reads what is above
+    std::unique_ptr<background_reads> reads_;  // last, so destroyed first: its thread reads the members above
 };
 
 TIFFIN_END

@@ -1,4 +1,4 @@
-// The two calls by which a table's rows are read while something else is computed.
+// prefetch() and gather(): a table's rows are read while something else is computed.
 #pragma once
 
 #include <tiffin/call/gathered_rows.hpp>
@@ -16,27 +16,27 @@
 
 TIFFIN_BEGIN
 
-// Rows of one store for the tokens of one call after the other, each different row read once.
+// Reads the rows of one store for the tokens of successive calls; each distinct row of a call is read once.
 //
 //     prefetched_rows rows(table);
 //     rows.prefetch(ids);                                        // returns at once
-//     ...                                                        // whatever comes before the layer
+//     ...                                                        // work before the layer
 //     auto now = rows.gather(ids);                               // waits if it must
 //     layer(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
 //
-// A prefetch is advice: the rows of two calls may be in flight, and those that nobody gathers make room for
-// later ones. gather() reads at once what was not prefetched, and again what was prefetched before the
-// store's version changed (see versioned_rows), so that its rows are those that the store has for its ids.
-// Of a store that tells no version, such as from_callback, they are those it had when they were prefetched.
-// Errors: errc::token_id; of gather(), those of the store and of background_reads. A failed read is tried
-//   again by the next call.
-// Cost: three calls' rows in memory.
+// A prefetch is advice: the rows of two calls may be in flight, and rows that are never gathered are replaced by later
+// ones. gather() itself reads rows that were not prefetched, and reads again those that were prefetched before the
+// store's version changed (see versioned_rows), so that it returns the store's current rows. Of a store without a
+// version, such as from_callback, they are the rows at the time of the prefetch.
+// Errors: errc::token_id; of gather(), those of the store and of background_reads. A failed read is tried again by the
+//   next call.
+// Cost: memory for the rows of three calls.
 class prefetched_rows {
 public:
     // The store must outlive this.
     explicit prefetched_rows(row_store_ref store) : store_(store) {}
 
-    // Begins to read the rows of a call. Does nothing while two others are still being read.
+    // Starts reading the rows of a call. Does nothing while two others are still being read.
     status prefetch(std::span<const std::int32_t> ids) {
         if (status s = reads_.usable(); !s) return s;
         if (status s = check_ids(ids, store_.shape()); !s) return s;
@@ -74,12 +74,12 @@ private:
     struct call {
         bool expected = false;
         std::size_t number = 0;     // later ones have larger numbers
-        std::uint64_t version = 0;  // the store's before the rows are read
+        std::uint64_t version = 0;  // the store's, before the rows are read
         std::vector<std::int32_t> given;
         distinct_ids distinct;
     };
 
-    // One that nobody expects, or else the oldest that has been read; the one delivered never.
+    // An area whose rows no gather() is expected to take, else the oldest; never the delivered one.
     std::size_t free_area() {
         std::size_t best = areas;
         for (std::size_t a = 0; a < areas; ++a) {
@@ -89,7 +89,7 @@ private:
         }
         return best;
     }
-    // An area for the rows of a call, which nobody is to expect until they have been asked for.
+    // Assigns an area to the rows of a call; the caller sets `expected` once their read has been started.
     void take(std::size_t area, std::span<const std::int32_t> ids) {
         call& c = calls_[area];
         c.expected = false;
@@ -103,11 +103,11 @@ private:
     std::array<call, areas> calls_;
     std::size_t delivered_ = areas;  // none
     std::size_t number_ = 0;
-    background_reads reads_{areas};  // last: it reads what is above
+    background_reads reads_{areas};  // last, so destroyed first: its thread reads the members above
 };
 
-// The stores of all tables that come with a layer's calls, in the order in which they were added to its
-// weights.
+// prefetched_rows of all tables whose rows are passed with a layer's calls, in the order in which the tables were added
+// to its weights.
 //
 //     prefetched_tables tables({embeddings, modulators});
 //     tables.prefetch(ids);

@@ -1,4 +1,4 @@
-// The file of writable rows: a page with its label, and the rows.
+// The file of writable rows: a header page with a label (sizes, version, checksum), and the rows.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -21,16 +21,16 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// `rows` rows of `row_bytes` bytes behind a page of 4096 bytes. The page has two places for a label, of which
-// that of the larger number counts: 2 * commits, and 1 more while rows are changing. Even numbers are written
-// to the first, odd ones to the second, so that a label that is written in part leaves the one before.
+// `rows` rows of `row_bytes` bytes after a header page of 4096 bytes. The page has two slots for a label; the intact
+// label of the larger number counts. The number is 2 * commits, and 1 more while rows are changing. Even numbers are
+// written to the first slot, odd ones to the second, so that a partly written label leaves the one before intact.
 class row_file {
 public:
     static constexpr std::uint64_t page = 4096, place = page / 2;
-    // Makes the first contents of a row.
+    // Fills the initial contents of a row.
     using first_row = std::function<void(std::size_t id, std::span<std::byte> to)>;
 
-    // Makes the file, with number 0. It appears when it is complete.
+    // Creates the file, with number 0. Its name appears only when it is complete.
     // Errors: errc::shape, errc::file.
     static status create(const std::filesystem::path& path, std::size_t rows, std::size_t row_bytes,
                          const first_row& first) {
@@ -45,7 +45,7 @@ public:
         label.kind = rows_kind;
         label.rows = rows;
         label.row_bytes = row_bytes;
-        // All of the page, so that it has its place on a disk that is full later.
+        // Writes the whole page, so that its disk space is allocated even if the disk is full later.
         status s = write_label(file, label);
         if (s) s = clear(file, place);
         if (s) s = file.resize(all);
@@ -59,11 +59,11 @@ public:
         }
         return made->named(s ? made->finish() : s);
     }
-    // Opens and locks it.
-    // Errors: errc::file where it is no such file, or has another size than its label says.
+    // Opens and locks the file.
+    // Errors: errc::file where it is no such file, or its size differs from that of its label.
     static result<row_file> open(const std::filesystem::path& path) {
-        std::error_code
-            error;  // through a link, so that whoever opens the file looks beside it for the journal
+        // Symbolic links are resolved, as the journal lies beside the file itself.
+        std::error_code error;
         const std::filesystem::path whole = std::filesystem::canonical(path, error);
         auto file = io::writable_file::open(error ? path : whole);
         if (!file) return file.failure();
@@ -85,7 +85,7 @@ public:
     [[nodiscard]] std::uint64_t number() const noexcept { return label_.number; }
     [[nodiscard]] status sync() const { return file_.sync(); }
 
-    // Writes the label with another number. It does not yet count here: set_number().
+    // Writes the label with another number; number() changes only by set_number().
     // Errors: errc::file.
     [[nodiscard]] status write_number(std::uint64_t number) const {
         rows_label label = label_;
@@ -93,12 +93,12 @@ public:
         return write_label(file_, label);
     }
     void set_number(std::uint64_t number) noexcept { label_.number = number; }
-    // Takes the odd number away.
+    // Clears the slot of the odd number.
     // Errors: errc::file.
     [[nodiscard]] status clear_odd() const { return clear(file_, place); }
 
-    // Reads rows ids[i], i in [first, end), neighbours together: `n` of them from the i-th on to at(i, n);
-    // done(i, n) is called then.
+    // Reads table rows ids[i], i in [first, end). A run of n consecutive ids from the i-th on is read at once to at(i,
+    // n); then done(i, n) is called.
     // Errors: errc::file.
     template <class At, class Done>
     status read(std::span<const std::int32_t> ids, std::size_t first, std::size_t end, const At& at,
@@ -115,7 +115,7 @@ public:
         }
         return {};
     }
-    // Writes them from `from` + i * row_bytes. Errors: errc::file.
+    // Writes rows ids[i] from `from` + i * row_bytes. Errors: errc::file.
     [[nodiscard]] status write(std::span<const std::int32_t> ids, std::size_t first, std::size_t end,
                                const std::byte* from) const {
         for (std::size_t i = first, next = 0; i < end; i = next) {
@@ -137,7 +137,7 @@ private:
         const std::array<std::byte, place> none{};
         return file.write(at, none.data(), none.size());
     }
-    // 0 where there can be no such file.
+    // The size of the file; 0 where there can be no such file.
     static std::uint64_t file_bytes(std::uint64_t rows, std::uint64_t row_bytes) noexcept {
         std::uint64_t all = 0;
         const bool none = rows == 0 || row_bytes == 0 || rows > std::uint64_t{1} << 31 ||
@@ -148,13 +148,13 @@ private:
     [[nodiscard]] std::uint64_t offset(std::int32_t id) const noexcept {
         return page + static_cast<std::uint64_t>(id) * label_.row_bytes;
     }
-    // The end of the neighbours from ids[i] on.
+    // The end of the run of consecutive ids from ids[i] on.
     static std::size_t run_end(std::span<const std::int32_t> ids, std::size_t i, std::size_t end) noexcept {
         do ++i;
         while (i < end && ids[i] - 1 == ids[i - 1]);
         return i;
     }
-    // For the disk to read side by side.
+    // Announces the reads to the system, so that the disk serves them in parallel.
     void announce(std::span<const std::int32_t> ids, std::size_t first, std::size_t end) const noexcept {
         for (std::size_t i = first, next = 0; i < end; i = next) {
             next = run_end(ids, i, end);
@@ -193,10 +193,10 @@ private:
     rows_label label_;
 };
 
-// Does work(first, end) -> status for pieces of [0, count), and gives the failure of the first that failed.
+// Runs work(first, end) -> status on pieces of [0, count) in parallel; returns the failure of the first that failed.
 template <class Work>
 status in_pieces(std::size_t count, executor_ref execute, const Work& work) {
-    // Several for each thread: some rows wait for the disk and others do not.
+    // Several pieces per thread: some rows wait for the disk and others do not.
     const std::size_t threads = execute.concurrency() == 0 ? 8 : execute.concurrency();
     const std::size_t pieces = threads == 1 ? 1 : std::min(count, 4 * threads);
     if (pieces <= 1) return work(0, count);

@@ -1,4 +1,4 @@
-// The rows of a stack of layers: those of the next layers are read while one computes.
+// Table rows for a stack of layers: those of the next layers are read while one computes.
 #pragma once
 
 #include <tiffin/call/gathered_rows.hpp>
@@ -16,9 +16,8 @@
 
 TIFFIN_BEGIN
 
-// Rows of one store per layer for the same tokens, pass by pass through the stack, of many tokens (prefill)
-// or of one (decode). Each different row is read once per layer, and again where the store's version has
-// changed.
+// Reads the rows of one store per layer for the same tokens, in each pass through the stack, of many tokens (prefill)
+// or of one (decode). Each distinct row is read once per layer, and again where the store's version has changed.
 //
 //     row_schedule rows({tables.begin(), tables.end()});
 //     if (status s = rows.begin(ids); !s) ...                       // begins to read for the first layers
@@ -30,10 +29,10 @@ TIFFIN_BEGIN
 //
 // Errors: begin(): errc::token_id; next(): those of the store and of background_reads, and errc::size beyond
 //   the last layer. After a failure begin() starts afresh. Not to be used by two threads at a time.
-// Cost: rows of 1 + `ahead` layers in memory.
+// Cost: memory for the rows of 1 + `ahead` layers.
 class row_schedule {
 public:
-    // `layers`: a store per layer, which must outlive this. `ahead`: layers read beyond the one at work.
+    // `layers`: a store per layer, which must outlive this. `ahead`: how many layers beyond the current one are read.
     explicit row_schedule(std::vector<row_store_ref> layers, std::size_t ahead = 1)
         : layers_(std::move(layers)),
           ahead_(std::min(ahead, layers_.size())),
@@ -46,8 +45,8 @@ public:
         if (status s = reads_.usable(); !s) return s;
         for (const row_store_ref& layer : layers_)
             if (status s = check_ids(ids, layer.shape()); !s) return s;
-        next_ = layers_.size();  // until all is under way
-        // What the last pass has in flight reads the ids that are about to change.
+        next_ = layers_.size();  // next() fails until all reads are started
+        // Reads of the last pass that are in flight use the ids that are about to change.
         for (std::size_t area = 0; area <= ahead_; ++area) static_cast<void>(reads_.wait(area));
         distinct_.assign(ids);
         for (std::size_t layer = 0; layer < ahead_; ++layer) start(layer);
@@ -60,7 +59,7 @@ public:
         if (next_ == layers_.size())
             return failure(errc::size, "next", "the pass has no layer ", next_, "; begin() starts another");
         if (status s = reads_.usable(); !s) return s.failure();
-        const std::size_t layer = std::exchange(next_, layers_.size());  // the last unless all goes well
+        const std::size_t layer = std::exchange(next_, layers_.size());  // restored below on success
         if (layer + ahead_ < layers_.size()) start(layer + ahead_);
         const auto since = std::chrono::steady_clock::now();
         const std::size_t area = area_of(layer);
@@ -87,9 +86,9 @@ private:
     std::size_t ahead_;
     std::size_t next_;
     distinct_ids distinct_;
-    std::vector<std::uint64_t> versions_;  // by area, the store's before it is read
+    std::vector<std::uint64_t> versions_;  // per area: the store's, before the read
     std::chrono::duration<double> waited_{};
-    background_reads reads_;  // last: it reads what is above
+    background_reads reads_;  // last, so destroyed first: its thread reads the members above
 };
 
 TIFFIN_END

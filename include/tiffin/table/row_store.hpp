@@ -1,4 +1,4 @@
-// Where the rows of a token table lie: the concept of a store, and the stores that need no file.
+// The concept of a row store, which reads rows of a token table by id, and the stores that need no file.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -16,7 +16,7 @@
 
 TIFFIN_BEGIN
 
-// Rows of `width` numbers in one format, one for each id in [0, rows).
+// A table's shape: one row of `width` values in one format per id in [0, rows).
 struct table_shape {
     std::size_t rows = 0;
     std::size_t width = 0;
@@ -26,11 +26,11 @@ struct table_shape {
     friend constexpr bool operator==(const table_shape&, const table_shape&) = default;
 };
 
-// Rows by token id. read(ids, to) copies the rows of `ids`, in their order, one behind the other to `to`,
-// which has room for them; it changes nothing else and may be called from several threads. Where it fails,
-// what then lies at `to` is of no use.
+// Reads table rows by token id. read(ids, to) copies the rows of `ids`, in their order and without gaps, to `to`, which
+// has room for them; it changes nothing else and may be called from several threads. After a failure the contents of
+// `to` are unspecified.
 // Precondition of read: every id lies in the table, see check_ids.
-// Rows may be added; their width and format stay. A child of fork() may read no store that another thread was
+// Rows may be added; width and format never change. A child of fork() must not read a store that another thread was
 // reading at the time.
 template <class S>
 concept row_store = requires(const S& store, std::span<const std::int32_t> ids, std::byte* to) {
@@ -38,15 +38,15 @@ concept row_store = requires(const S& store, std::span<const std::int32_t> ids, 
     { store.read(ids, to) } -> std::same_as<status>;
 };
 
-// A store whose rows may change tells a version, which grows whenever they may have. Those who keep rows or
-// read them ahead then read them again; the rows of a store that tells none are taken to stay. version() and
-// shape() may be called while another thread reads.
+// A store whose rows may change has a version, which grows whenever they may have changed; caches and prefetches then
+// read rows again. Rows of a store without a version are taken as constant. version() and shape() may be called while
+// another thread reads.
 template <class S>
 concept versioned_rows = requires(const S& store) {
     { store.version() } -> std::convertible_to<std::uint64_t>;
 };
 
-// What a store tells as its version; 0 where it tells none.
+// A store's version; 0 where it has none.
 template <row_store Store>
 [[nodiscard]] std::uint64_t version_of(const Store& store) {
     if constexpr (versioned_rows<Store>)
@@ -55,7 +55,7 @@ template <row_store Store>
         return 0;
 }
 
-// A reference to a store of any kind. The store must outlive it: a temporary is none that does.
+// A reference to a store of any type. The store must outlive it; temporaries are refused.
 class row_store_ref {
 public:
     row_store_ref() = default;
@@ -85,7 +85,7 @@ private:
     std::uint64_t (*version_)(const void*) = nullptr;
 };
 
-// Errors: errc::token_id for the first id outside the table, with its place.
+// Checks ids. Errors: errc::token_id for the first id outside the table, with its index.
 inline status check_ids(std::span<const std::int32_t> ids, const table_shape& table) {
     for (std::size_t i = 0; i < ids.size(); ++i)
         if (ids[i] < 0 || static_cast<std::size_t>(ids[i]) >= table.rows)
@@ -94,7 +94,7 @@ inline status check_ids(std::span<const std::int32_t> ids, const table_shape& ta
     return {};
 }
 
-// A stored row widened to `width` numbers. Exact.
+// Widens a stored row to `width` floats. Exact.
 inline void decode_row(const table_shape& table, const std::byte* row, float* to) noexcept {
     with_format(table.type, [&](auto format) {
         using storage = typename decltype(format)::storage;
@@ -106,7 +106,7 @@ inline void decode_row(const table_shape& table, const std::byte* row, float* to
     });
 }
 
-// `width` numbers rounded to a row as it is stored.
+// Rounds `width` floats to a stored row.
 inline void encode_row(const table_shape& table, const float* from, std::byte* row) noexcept {
     with_format(table.type, [&](auto format) {
         using storage = typename decltype(format)::storage;
@@ -120,8 +120,8 @@ inline void encode_row(const table_shape& table, const float* from, std::byte* r
 
 namespace detail {
 
-// Copies row(i) to `to` + i * bytes for i in [first, end), while the processor fetches the beginning of a
-// later row: rows lie anywhere, and waiting for each takes longer than copying it.
+// Copies row(i) to `to` + i * bytes for i in [first, end), and prefetches the beginning of a later row: rows lie at
+// random addresses, and a cache miss per row takes longer than the copy.
 template <class Row>
 void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row& row, std::byte* to) {
     constexpr std::size_t ahead = 4, most = 1024;
@@ -134,10 +134,9 @@ void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row&
     }
 }
 
-// Rows of which some were read one behind the other to the front of `to`, each to its place: elsewhere(i) is
-// the i-th, or null where it is the next of those in front. `in_front`: how many those are.
-// From the last to the first: each goes to its place or further back, so that none is overwritten before it
-// has moved.
+// Moves rows to their positions in `to`: row i is copied from elsewhere(i), or, where that is null, it is the next of
+// the `in_front` rows that lie packed at the front of `to`. From the last to the first: a packed row never moves to a
+// lower index, so that none is overwritten before it has moved.
 template <class Elsewhere>
 void spread_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
                  std::byte* to) {
@@ -151,10 +150,10 @@ void spread_rows(std::size_t count, std::size_t in_front, std::size_t bytes, con
 
 }  // namespace detail
 
-// A table (rows, width) that somebody holds in memory, at any alignment.
+// A store over a table (rows, width) in the caller's memory, at any alignment.
 class in_memory {
 public:
-    // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds whole numbers.
+    // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds integers.
     static result<in_memory> view(const tensor_view& table) {
         if (is_integer(table.type))
             return failure(errc::dtype, "table", "is ", name_of(table.type),
@@ -182,7 +181,7 @@ private:
     table_shape shape_;
 };
 
-// A store of the caller's own: a shape, and a callable read(ids, to) that returns a status.
+// A store made of a shape and a callable read(ids, to) that returns a status.
 template <class Read>
     requires(std::is_invocable_r_v<status, const Read&, std::span<const std::int32_t>, std::byte*>)
 class from_callback {

@@ -1,4 +1,4 @@
-// What the files of writable rows begin with, and the checksum that tells whether they were written whole.
+// The label at the front of files of writable rows and of their journals, with its checksum.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -13,13 +13,13 @@
 TIFFIN_BEGIN
 namespace detail {
 
-// A number of 64 bits for some bytes and a number to begin with. A word of 8 bytes that is another gives
-// another number for certain, several that are others with a chance of about 1 - 2^-64.
-// Cost: three products of 64 bits for 8 bytes, of which one waits for those of the word before.
+// A 64-bit checksum of bytes, from a start value. One changed 8-byte word always changes it, several do with a chance
+// of about 1 - 2^-64.
+// Cost: three 64-bit products per 8 bytes, of which one waits for those of the word before.
 // Source: the rounds of MurmurHash3 (A. Appleby), which is in the public domain.
 inline std::uint64_t checksum(std::uint64_t begin, const std::byte* bytes, std::size_t count) noexcept {
     std::uint64_t sum = begin ^ 0x9E3779B97F4A7C15u;
-    // Each step can be undone, so that no two words, and no two sums before, have the same sum after.
+    // Each step is invertible: different words, and different sums before it, give different sums after it.
     const auto take = [&](std::uint64_t word) {
         word = std::rotl(word * 0x87C37B91114253D5u, 31) * 0x4CF5AD432745937Fu;
         sum = std::rotl(sum ^ word, 27) * 5 + 0x52DCE729u;
@@ -44,7 +44,7 @@ struct rows_label {
     std::uint64_t version = 1;
     std::uint64_t rows = 0;
     std::uint64_t row_bytes = 0;
-    std::uint64_t number = 0;  // of the rows: see row_file; of the journal: commits
+    std::uint64_t number = 0;  // of a file of rows: see row_file; of a journal: commits
     std::uint64_t check = 0;
 
     [[nodiscard]] std::uint64_t checked() const noexcept {
@@ -58,7 +58,7 @@ struct rows_label {
         std::memcpy(&label, stored.data(), sizeof label);
         return label;
     }
-    // The same with its checksum, as it is written.
+    // The label's bytes in the file, with its checksum.
     [[nodiscard]] std::array<std::byte, 48> stored() const noexcept {
         rows_label sealed = *this;
         sealed.check = checked();

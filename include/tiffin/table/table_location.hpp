@@ -13,8 +13,8 @@
 
 TIFFIN_BEGIN
 
-// A table (rows, width) in a file of any kind: row `id` begins at byte offset + id * stride. Of a safetensors
-// file, io::find_table() tells it.
+// A table (rows, width) in a file of any kind: row `id` begins at byte offset + id * stride. For a safetensors file,
+// io::find_table() returns it.
 struct table_location {
     std::filesystem::path path;
     std::uint64_t offset = 0;
@@ -24,7 +24,7 @@ struct table_location {
     [[nodiscard]] std::uint64_t row(std::int32_t id) const noexcept {
         return offset + static_cast<std::uint64_t>(id) * stride;
     }
-    // The byte behind the last row; the largest number where there is no such byte, which no file has.
+    // The byte after the last row; on overflow the largest uint64, which is beyond the end of any file.
     [[nodiscard]] std::uint64_t end() const noexcept {
         if (shape.rows == 0) return offset;
         std::uint64_t last = 0, at = 0;
@@ -34,8 +34,8 @@ struct table_location {
         return beyond ? ~std::uint64_t{0} : at;
     }
 
-    // Numbers [first, first + width) of every row: of a token-major table, one layer.
-    // Errors: errc::size where rows have fewer, or blocks of the format would be cut.
+    // Columns [first, first + width) of every row: of a token-major table, those of one layer.
+    // Errors: errc::size where rows are narrower, or blocks of the format would be cut.
     [[nodiscard]] result<table_location> columns(std::size_t first, std::size_t width) const {
         const std::string asked = std::to_string(width) + " columns from " + std::to_string(first) + " on; ";
         if (first > shape.width || width > shape.width - first)
@@ -47,7 +47,7 @@ struct table_location {
         return table_location{
             path, offset + bytes_of(shape.type, first), {shape.rows, width, shape.type}, stride};
     }
-    // Rows [first, first + rows), numbered from 0 on: of a pool, the table of one expert.
+    // Rows [first, first + count), renumbered from 0: of a pool, the table of one expert.
     // Errors: errc::size where the table has fewer.
     [[nodiscard]] result<table_location> rows(std::size_t first, std::size_t count) const {
         if (first > shape.rows || count > shape.rows - first)
@@ -57,7 +57,7 @@ struct table_location {
     }
 };
 
-// Reads rows after all have been announced, which the disk then reads side by side.
+// Announces all rows to the system, which reads them in parallel, then reads them.
 // Errors: those of open_file::read.
 inline status read_announced(const io::open_file& file, const table_location& table,
                              std::span<const std::int32_t> ids, std::byte* to) {

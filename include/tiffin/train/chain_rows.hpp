@@ -1,4 +1,4 @@
-// Sources whose rows are not a formula, forward and back: chains, blocks on other rows, delays, sums of blocks.
+// Sources that are not a formula, forward and backward: chains, blocks on the residual, delays, sums of blocks.
 #pragma once
 
 #include <tiffin/train/trained_rows.hpp>
@@ -12,7 +12,7 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Parts one after the other, each reading the rows of the last.
+// Sequential parts: each reads the rows of the previous one.
 template <class M>
 class chain_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
@@ -71,10 +71,10 @@ public:
 private:
     struct part {
         std::unique_ptr<const trained_rows<number>> rows;
-        std::size_t before;  // features of the rows of those before it
+        std::size_t before;  // total width of the rows of the parts before it
     };
     struct memory {
-        number* rows;        // between two parts
+        number* rows;        // of all parts but the last
         std::size_t* begin;  // (parts + 1): where the memory of each part begins
     };
     memory lay_out(step_memory& kept, std::size_t tokens) const {
@@ -85,7 +85,7 @@ private:
     std::size_t between_ = 0;
 };
 
-// The residual in x's place.
+// A part that reads the residual instead of x.
 template <class M>
 class residual_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
@@ -113,8 +113,8 @@ private:
     std::unique_ptr<const trained_rows<number>> part_;
 };
 
-// Rows for a later layer. What forward sends on, backward is sent back: the layers are visited in reverse, and each
-// finds in the same place the gradient that the layer it had sent to has left.
+// Rows for a later layer, by way of call.carried. Backward visits the layers in reverse: each reads from the same slot
+// the gradient that the receiving layer has stored there.
 template <class M>
 class delayed_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
@@ -156,7 +156,7 @@ private:
     std::unique_ptr<const trained_rows<number>> part_;
 };
 
-// The sum of as many blocks as there are.
+// The sum of the rows of repeated blocks.
 template <class M>
 class repeated_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;

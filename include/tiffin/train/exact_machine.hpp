@@ -1,4 +1,4 @@
-// What a training step asks of a machine, in double and as it is written: the specification.
+// The machine interface of a training step, and its reference: plain numbers, in double.
 #pragma once
 
 #include <tiffin/train/training_call.hpp>
@@ -9,11 +9,11 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Sums k ascending, one accumulator per element.
-//   value                     what formulas are evaluated over: `width` numbers;
-//   load, store, all, first   the first `count` of them; the same in each; 0 from `count` on;
-//   sum                       over all of them;
-//   by_number(formula, v...)  a formula that takes plain numbers only.
+// A machine has registers and operations on them. Here a register is one number; sums add k in ascending order.
+//   value                     a register of `width` numbers, on which formulas are evaluated;
+//   load, store, all, first   the first `count` lanes; all: broadcast; first: sets lanes from `count` on to 0;
+//   sum                       over the lanes;
+//   by_number(formula, v...)  for a formula that takes plain numbers only.
 template <class Scalar>
 struct exact_machine {
     using number = Scalar;
@@ -31,7 +31,7 @@ struct exact_machine {
     }
 };
 
-// Products as they are written.
+// Matrix products: k ascending, one accumulator per element.
 template <class Scalar>
 struct exact_product {
     using number = Scalar;

@@ -1,4 +1,4 @@
-// How the factors of a training product are laid out for the tiles of a number format, from panels and rows of f32.
+// The layout of a training product's factors for the tile kernels of a number format, from rows and panels of f32.
 #pragma once
 
 #include <tiffin/cpu/simd/weight_kernels.hpp>
@@ -11,7 +11,7 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// As they are: what is laid out as f32 is what the tiles read.
+// f32: the tile kernels read rows and panels without conversion.
 template <class Format>
 struct factor_layout {
     using storage = float;
@@ -20,13 +20,13 @@ struct factor_layout {
     static void round_panel(const float*, std::size_t, std::size_t, storage*) noexcept {}
 };
 
-// Rounded to bf16, two of the depth side by side (bf16_panel); an odd last one beside 0.
+// bf16: rounded, two consecutive k side by side (bf16_panel); an odd last one is paired with 0.
 template <>
 struct factor_layout<bf16> {
     using storage = bf16::storage;
     static constexpr bool rounds = true;
 
-    // Finite numbers, and infinities; NaN stays one (its low bits may be lost, not all of them: the quiet bit is set).
+    // To nearest even, also to infinity. NaN stays NaN: its low bits may be lost, so the quiet bit is set.
     static std::uint32_t rounded(float value) noexcept {
         const auto bits = std::bit_cast<std::uint32_t>(value);
         const std::uint32_t nearest = bits + 0x7FFFu + ((bits >> 16) & 1u);

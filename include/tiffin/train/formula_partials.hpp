@@ -1,4 +1,4 @@
-// A formula in training: its value, and by numbers that carry their derivatives the gradients of its operands.
+// A formula in training: its value, and the gradients of its operands by partials (dual numbers).
 #pragma once
 
 #include <tiffin/plan/formula.hpp>
@@ -43,7 +43,7 @@ struct operand_values {
 constexpr bool is_variable(plan_detail::operand_is what) noexcept {
     return what == plan_detail::operand_is::row || what == plan_detail::operand_is::number;
 }
-// Those of its operands that a formula is differentiated by, before operand K.
+// How many of the operands before operand k a formula is differentiated by.
 template <class Formula>
 constexpr std::size_t variables_before(std::size_t k) noexcept {
     std::size_t n = 0;
@@ -51,7 +51,7 @@ constexpr std::size_t variables_before(std::size_t k) noexcept {
     return n;
 }
 
-// The same with their partial derivatives by those that are variables.
+// The same as dual numbers, with partials by the operands that are variables.
 template <class M, class Formula>
 struct operand_partials {
     using number = typename M::number;
@@ -72,7 +72,7 @@ struct operand_partials {
         else
             return value_type(v);
     }
-    // Number by number, each with its partials, where a formula takes nothing else.
+    // Lane by lane, each with its partials, where a formula takes plain numbers only.
     template <class F, class... Values>
     [[nodiscard]] value_type apply(const F& f, const Values&... given) const {
         if constexpr (std::is_invocable_v<const F&, const Values&...>) {

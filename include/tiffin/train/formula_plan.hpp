@@ -1,4 +1,4 @@
-// A formula over sources as steps over terms: what is read of tensors and of parts, and what ops compute of these.
+// A formula over sources as steps (operations) over terms (tensors, rows of parts, values of earlier steps).
 #pragma once
 
 #include <tiffin/grammar/parts_apart.hpp>
@@ -19,7 +19,7 @@ namespace train_detail {
 
 inline constexpr std::size_t no_term = ~std::size_t{0};
 
-// What a formula reads or computes for a token: a row, or one number.
+// An operand or a result of a formula for one token: a row, or one value.
 template <class Number>
 struct formula_term {
     enum class what : unsigned char { tensor, part, value, scale };
@@ -27,11 +27,11 @@ struct formula_term {
     what is;
     tensor_kind kind;                                  // of a tensor
     const parameter<Number>* tensor;                   // likewise
-    std::unique_ptr<const trained_rows<Number>> part;  // of a row that is computed apart
-    std::size_t place = 0;                             // among values, scales, or those that have rows
-    std::size_t d_place = 0;  // among gradients of its form: rows, sums of rows, sums of numbers
+    std::unique_ptr<const trained_rows<Number>> part;  // of a part that is computed apart, for whole rows
+    std::size_t place = 0;                             // index among values, scales, or terms with rows
+    std::size_t d_place = 0;  // index among gradients of its form: rows, sums of rows, sums of values
 
-    // Whether there is a row of it for every token of a call, computed before the formula.
+    // Whether its rows are computed before the formula, for all tokens of a call.
     [[nodiscard]] bool has_rows() const noexcept {
         return is == what::part ||
                (is == what::tensor && (kind == tensor_kind::projection || kind == tensor_kind::low_rank_out ||
@@ -45,13 +45,13 @@ struct formula_term {
     [[nodiscard]] bool is_trained() const noexcept {
         return is == what::tensor && tensor->gradient != nullptr;
     }
-    // Whether its gradient is added to what others have left there.
+    // Whether its gradient is added to existing values.
     [[nodiscard]] bool is_added() const noexcept {
         return is == what::tensor && !has_rows() && !is_a(tensor_kind::table);
     }
 };
 
-// out = op(in); a sum where there is no op. The number that an op scales its row by is one of `left` and `right`.
+// out = op(in); a sum without an op. Where an op scales its row, the scale is a function of dot(left, right).
 template <class Number, class Wide>
 struct formula_step {
     const training_ops<Number, Wide>* ops = nullptr;
@@ -63,7 +63,7 @@ struct formula_step {
     bool adds_left = false, adds_right = false;
 };
 
-// Steps come after those whose values they read; every value is read by one step.
+// Steps are in order of dependency; every value is read by one step.
 template <class Numbers>
 class formula_plan {
     using number = typename Numbers::number;
@@ -76,17 +76,17 @@ public:
 
     std::vector<term> terms;
     std::vector<step> steps;
-    std::size_t values = 0, scales = 0, rows = 0;           // but for those of the root
+    std::size_t values = 0, scales = 0, rows = 0;           // without those of the root
     std::size_t d_rows = 0, row_sums = 0, number_sums = 0;  // gradients
     std::size_t root = no_term;
 
-    // make_part(node, bound): the rows of a source that is computed apart. add_leaf(node, bound, its tensors' terms): of
-    // one that routes.
+    // make_part(node, bound): the rows of a source that is computed apart. add_leaf(node, bound, terms of its tensors):
+    // adds a routed leaf.
     template <class MakePart, class AddLeaf>
     void build(const plan_node& node, const bound_node& bound, preparation& how, const MakePart& make_part,
                const AddLeaf& add_leaf) {
         root = add(node, bound, how, make_part, add_leaf);
-        // A row that lies elsewhere is copied.
+        // A root that is a tensor or an input is copied to y.
         if (terms[root].is != term::what::value && !terms[root].has_rows()) {
             step copy;
             copy.in = {root};
@@ -102,7 +102,7 @@ private:
         terms.push_back({is, kind, tensor, nullptr});
         return terms.size() - 1;
     }
-    // The root's row and gradient are those of the call.
+    // The root's row is y, its gradient is dy.
     void place(term& t, bool is_root) noexcept {
         if (t.is == term::what::scale) t.place = scales++;
         if (t.is_a(tensor_kind::vector)) t.d_place = row_sums++;
@@ -135,14 +135,14 @@ private:
         own.insert(own.end(), parts.begin(), parts.end());
         return add_sum(std::move(own));
     }
-    // No term: zeros, or what is not read.
+    // no_term: the operand is zeros, or is not read.
     std::size_t add_tensor(tensor_kind kind, const parameter<number>* tensor) {
         const bool is_absent = kind == tensor_kind::vector && !tensor->is_given();
         if (is_absent || kind == tensor_kind::computed || !plan_detail::has_value(kind)) return no_term;
         return kind == tensor_kind::row_scale ? add_term(term::what::scale, kind)
                                               : add_term(term::what::tensor, kind, tensor);
     }
-    // The sum of one row is this row.
+    // The sum of one row needs no step.
     std::size_t add_sum(std::vector<std::size_t> of) {
         if (of.size() == 1 && !terms[of[0]].is_number()) return of[0];
         step s;
@@ -166,7 +166,7 @@ private:
             s.in = std::move(own);
             s.in.insert(s.in.end(), parts.begin(), parts.end());
         } else if (s.scale != no_term) {
-            // The value, what scales it, a norm's weight.
+            // The value, its scale, a norm's weight.
             s.in = {parts.back(), s.scale};
             for (std::size_t i = 2; i < own.size(); ++i) s.in.push_back(own[i]);
         } else {
@@ -179,7 +179,7 @@ private:
         steps.push_back(std::move(s));
         return steps.back().out;
     }
-    // The first gradient that a row of its own gets is written, what comes after it is added.
+    // Where a row has a gradient of its own, the first contribution is written, later ones are added.
     void mark_added(step& s) const {
         std::vector<std::size_t> seen;
         const auto is_added = [&](std::size_t t) {

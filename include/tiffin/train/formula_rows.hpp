@@ -1,4 +1,4 @@
-// A formula over sources, forward and back: steps of a plan for every token, each backwards by its partial derivatives.
+// A formula over sources, forward and backward: the steps of its plan per token, differentiated in reverse.
 #pragma once
 
 #include <tiffin/train/formula_terms.hpp>
@@ -10,10 +10,9 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// y = formula(terms). What a term's gradient becomes follows from its kind: see formula_terms.hpp. Values between two
-// steps are computed again by backward.
-// Numerics: norms and gates add up products register by register; sums over tokens are those of chunks of tokens, added in their
-//   order. Both are the same whatever number of threads.
+// y = formula(terms). The backward of each kind of term: see formula_terms.hpp. Backward recomputes step values.
+// Numerics: norms and gates sum products register by register; sums over tokens are per chunk of tokens, added in the
+//   order of the chunks. Both are the same for any number of threads.
 template <class M>
 class formula_rows final : public trained_rows<typename M::number> {
     using number = typename M::number;
@@ -89,8 +88,8 @@ public:
 private:
     using what = typename formula_term<number>::what;
 
-    // Of a worker, apart from those of the others: rows and gradients of values and scales, and of every term where its
-    // numbers and its gradient are.
+    // A worker's own memory: values and gradients of steps and scales, and pointers to the values and the gradient of
+    // every term.
     struct token {
         number *rows, *scales;
         const number** values;
@@ -131,7 +130,7 @@ private:
         }
         return now;
     }
-    // What steps do not compute.
+    // Sets the pointers to the values that no step computes.
     void point(const call_type& call, const number* x, const typename terms_type::buffers& at, std::size_t t,
                const token& now) const {
         for (std::size_t i = 0; i < plan_.terms.size(); ++i)
@@ -139,10 +138,10 @@ private:
                 now.values[i] = terms_.values_of(call, x, at, i, t);
     }
 
-    // Values and scales lie in the memory of a worker (of_worker); those of tensors are never written.
+    // Values and scales are in a worker's memory (of_worker); those of tensors are never written.
     static number* written(const number* value) noexcept { return const_cast<number*>(value); }
 
-    // The number that a step scales its row by, and what it is made of.
+    // Computes the scale of a step; returns the dot product that it depends on.
     number scale_of(const step& s, const token& now) const {
         if (s.scale == no_term) return number(0);
         const number sum = dot<M>(now.values[s.left], now.values[s.right], width_);
@@ -171,11 +170,11 @@ private:
         s.ops->back({s.ops->policy(s.source), in, width_, nullptr, d_out, d_in, s.is_added.get()});
         if (s.scale != no_term) differentiate_scale(s, now);
     }
-    // What all features give the number that scales them goes on to the rows that it is made of.
+    // Backward of the scale: its gradient, summed over all features, to the two rows of the dot product.
     void differentiate_scale(const step& s, const token& now) const {
         const number sum = dot<M>(now.values[s.left], now.values[s.right], width_), none(0);
         number d_sum = *now.d[s.scale] * s.ops->slope(s.source, sum, number(static_cast<float>(width_)));
-        // A row of zeros has the gradient 0 also where a norm's scale has no derivative: x / |x|.
+        // A row of zeros has the gradient 0, also where a norm's scale has no derivative: x / |x|.
         using tiffin::select;
         const bool is_norm = s.left == s.right;
         if (is_norm) d_sum = select(none < sum, d_sum, none);

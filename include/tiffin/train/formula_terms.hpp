@@ -1,4 +1,4 @@
-// The terms of a formula in training: their rows before it, and what becomes of their gradients after it.
+// The terms of a formula in training: their rows before it, and the backward of each after it.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -15,12 +15,13 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
+// The backward of each kind of term, dz being its gradient:
 //   projection    dx += dz W, dW += dz^T x
-//   table         the rows of the tokens' ids += dz
-//   vector        += the sum of dz over tokens; a scalar's over features too
-//   part          the gradient of the rows below
-//   low_rank_out  through the bank to x and to the router; a pool, or rows, through those chosen to these
-//   rows of a call (x, the residual, given ones): += dz
+//   table         the table rows of the tokens' ids += dz
+//   vector        += the sum of dz over tokens; a scalar: over features too
+//   part          the part's backward
+//   low_rank_out  to the bank, x and the router; a pool or chosen_rows: to the chosen rows and the router
+//   rows of the call (x, the residual, per_layer_input): += dz
 template <class M>
 class formula_terms {
     using number = typename M::number;
@@ -48,13 +49,13 @@ public:
     }
     [[nodiscard]] const plan_type& plan() const noexcept { return plan_; }
 
-    // What is kept from forward to backward; `root`: y, where a term that is the whole formula is computed.
+    // Kept from forward to backward. `root`: y, the destination of a term that is the whole formula.
     struct buffers {
-        number* rows;        // (rows of a term, tokens, width)
-        step_memory routed;  // of the leaves that route, one after the other
+        number* rows;        // (terms with rows, tokens, width)
+        step_memory routed;  // of the routed leaves, in order
         number* root = nullptr;
     };
-    // Gradients: rows of some terms, sums of each chunk of tokens of others.
+    // Gradients: rows of some terms; of vectors and scalars a partial sum per chunk of tokens.
     struct sums {
         number *rows, *row_sums, *number_sums;
         std::size_t chunks;
@@ -93,7 +94,7 @@ public:
         return most;
     }
 
-    // Computes the rows of all terms that have some.
+    // Computes the rows of all terms that has_rows() holds for.
     void forward(const call_type& call, const number* x, const buffers& at, step_memory& kept,
                  const step_memory& scratch) const {
         each_term(what::tensor, [&](const term& t, std::size_t i) {
@@ -111,7 +112,7 @@ public:
             t.part->forward(call, x, row_of_term(at, call.tokens, i), kept, scratch);
         });
     }
-    // Where the numbers of term i for token t are, unless steps compute them; null: zeros.
+    // The values of term i for token t, unless a step computes them; null: zeros.
     [[nodiscard]] const number* values_of(const call_type& call, const number* x, const buffers& at,
                                           std::size_t i, std::size_t t) const {
         const term& of = plan_.terms[i];
@@ -119,7 +120,7 @@ public:
         if (of.is_a(tensor_kind::row_width)) return &as_number_;
         return given_row(of.kind, call, *of.tensor, x, t, width_);
     }
-    // Where their gradients go; null: nowhere.
+    // Destination of their gradient; null: not needed.
     [[nodiscard]] number* gradients_of(const call_type& call, const sums& of, number* dx, std::size_t chunk,
                                        std::size_t i, std::size_t t) const {
         const term& to = plan_.terms[i];
@@ -162,7 +163,7 @@ private:
         for (std::size_t i = 0; i < plan_.terms.size(); ++i)
             if (plan_.terms[i].is == is) visit(plan_.terms[i], i);
     }
-    // Numbers of the rows of one term, which begin at a line of the cache.
+    // Elements between the rows of two terms: these begin at a cache line.
     [[nodiscard]] std::size_t row_step(std::size_t tokens) const noexcept {
         constexpr std::size_t line = std::max<std::size_t>(1, aligned_buffer::line / sizeof(number));
         return (tokens * width_ + line - 1) / line * line;
@@ -184,7 +185,7 @@ private:
 
     std::size_t width_;
     std::size_t inputs_;
-    number as_number_;  // the width
+    number as_number_;  // width_
     product_functions<number> products_;
     plan_type plan_;
     std::vector<routed_leaf<M>> routed_;

@@ -1,4 +1,4 @@
-// A mixture of experts, forward and back: each expert gets the tokens that chose it as a call of its own.
+// A mixture of experts, forward and backward: each expert is called with the tokens that are routed to it.
 #pragma once
 
 #include <tiffin/train/trained_router.hpp>
@@ -35,7 +35,7 @@ public:
                 make_trained_rows<M>(node.repeated_part(e - first), bound.parts[e], sizes, how));
     }
 
-    // However the tokens are shared out: each expert's areas end on a line of their own.
+    // Enough for any routes: `one` is for the rounding of each expert's areas to cache lines.
     void keep(step_memory& kept, std::size_t tokens) const override {
         lay_out(kept, tokens);
         if (shared_) shared_->keep(kept, tokens);
@@ -108,7 +108,7 @@ public:
 
 private:
     static constexpr const number* none = nullptr;
-    // Of the tokens of one expert.
+    // Areas for the tokens of one expert.
     struct expert_rows {
         number *x, *y, *residual, *given;
         std::int32_t* ids;
@@ -143,7 +143,7 @@ private:
         d.weights = from.take<number>(tokens * router_.choices());
         return d;
     }
-    // Calls visit(expert, its call, its areas) for each that has tokens.
+    // Calls visit(expert, call, areas) for each expert that has tokens.
     template <class Visit>
     void each_expert(const call_type& call, const routed_tokens<number>& at, step_memory& kept,
                      const Visit& visit) const {

@@ -1,4 +1,4 @@
-// A tensor that is trained: its numbers, and where its gradient is added up.
+// A trained tensor: its values and the memory in which its gradient accumulates.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -20,12 +20,11 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// The ids that calls have brought since the gradients were cleared, and a slot for each: its row in the gradient of
-// every table.
+// The distinct token ids since the gradients were cleared. Each has a slot: its row in every table's gradient.
 class touched_ids {
 public:
     touched_ids() = default;
-    // `tokens`: of a call.
+    // `tokens`: the most per call.
     touched_ids(std::size_t capacity, std::size_t tokens) : capacity_(capacity) {
         entries_.reserve(capacity + tokens);
     }
@@ -37,8 +36,8 @@ public:
     [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return entries_[i].slot; }
     void clear() noexcept { entries_.clear(); }
 
-    // Takes the ids in and tells the slot of each; false, and nothing changed, where there is no room. New ids get
-    // slots in ascending order, so that the rows of one call lie as its ids do.
+    // Inserts `ids` and writes the slot of each to `token_slots`. False, and nothing changed, where there is no room.
+    // New ids get slots in ascending order of id, so that the gradient rows of one call are in id order.
     // Cost: a sort of the new ids and of all; no allocation for up to `tokens` ids.
     [[nodiscard]] bool take(std::span<const std::int32_t> ids, std::uint32_t* token_slots) {
         const auto by_id = [](const entry& a, const entry& b) { return a.id < b.id; };
@@ -76,7 +75,7 @@ private:
     std::vector<entry> entries_;
 };
 
-// Whether a tensor of this kind is a row per token id, of each expert or of one.
+// Whether a tensor of this kind has a row per token id: a table, or a pool (a table per expert).
 constexpr bool has_rows_of_ids(tensor_kind kind) noexcept {
     return kind == tensor_kind::table || kind == tensor_kind::pool;
 }
@@ -86,12 +85,12 @@ struct parameter {
     std::string name;
     tensor_kind kind{};
     tensor_view given;
-    Number* gradient =
-        nullptr;  // dense: as the tensor is; of rows: (experts, slot_count, width); null: not trained
-    std::size_t slot_count = 0;  // of rows
-    // Rows that a token has read: (experts, slot_count). A row is in the gradient also where no route led to it.
+    // Dense: in the shape of the tensor. Table or pool: (experts, slot_count, width). Null: not trained.
+    Number* gradient = nullptr;
+    std::size_t slot_count = 0;  // table, pool: gradient rows per expert
+    // (experts, slot_count): 1 where a token has read the row. A slot exists also for experts that no route led to.
     mutable std::vector<std::uint8_t> read;
-    aligned_buffer widened;  // where the tensor does not lie as numbers of this type do
+    aligned_buffer widened;  // a copy as Number, where `given` has another dtype or is misaligned
 
     [[nodiscard]] static constexpr dtype own_type() noexcept {
         return std::is_same_v<Number, double> ? dtype::f64 : dtype::f32;
@@ -108,7 +107,7 @@ struct parameter {
     [[nodiscard]] const Number* values() const noexcept {
         return is_in_place() ? static_cast<const Number*>(given.data) : widened.as<Number>();
     }
-    // A row of expert e, for the token whose id this is.
+    // Row `id` of expert e (0 for a table).
     [[nodiscard]] const Number* row(std::size_t e, std::int32_t id) const noexcept {
         const std::size_t vocab = given.shape[given.shape.rank() - 2];
         return values() + (e * vocab + static_cast<std::size_t>(id)) * width();
@@ -116,11 +115,11 @@ struct parameter {
     [[nodiscard]] Number* row_gradient(std::size_t e, std::size_t slot) const noexcept {
         return gradient + (e * slot_count + slot) * width();
     }
-    // Whether the numbers have to be widened, or do not lie at a border of one.
+    // Whether the values are copied to `widened`: of another dtype than Number, or misaligned.
     [[nodiscard]] bool is_copied() const noexcept {
         return given.data != nullptr && !is_in_place() && !is_integer(given.type);
     }
-    // Reads them anew.
+    // Copies the current values of `given`.
     void refresh() noexcept {
         if (!is_copied()) return;
         const std::size_t n = given.shape.elements();
@@ -131,13 +130,13 @@ struct parameter {
                 widened.as<Number>()[i] = static_cast<Number>(load_as_f32(given.data, given.type, i));
         }
     }
-    // Numbers that the gradient has.
+    // Elements of the gradient.
     [[nodiscard]] std::size_t gradient_numbers() const noexcept {
         return has_rows_of_ids(kind) ? experts() * slot_count * width() : given.shape.elements();
     }
 };
 
-// Those of a layer, and the memory of gradients that the caller has none for.
+// A layer's parameters, and the memory of the gradients that the layer holds itself.
 template <class Number>
 struct owned_parameters : std::deque<parameter<Number>> {
     std::deque<aligned_buffer> memory;

@@ -1,4 +1,4 @@
-// A number that carries its partial derivatives: what formulas are evaluated over to be differentiated.
+// A number with its partial derivatives (a dual number), for the forward-mode differentiation of formulas.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -27,7 +27,7 @@ struct scalar_of<V> {
     using type = typename V::value_type;
 };
 
-// What scalar.hpp's constant() asks of a register: the number in a lane. Plain numbers have none.
+// The lane type of a register, which scalar.hpp's constant() reads. Plain numbers have none.
 template <class V>
 struct lane_type {};
 template <class V>
@@ -40,11 +40,10 @@ struct lane_type<V> {
 
 }  // namespace train_detail
 
-// v and dv/du_i for N variables u: operations on it are those on v, and the chain rule. V is a plain number or a
-// register of them.
+// v and dv/du_i for N variables u: operations apply to v, the chain rule to the partials. V: a number or a register.
 // Numerics: each partial in V; a quotient by infinity has the partials 0, which is their limit where a formula
 //   saturates (silu far below zero). At a kink the partials are those of the side that `select` takes.
-// Cost: of an operation, up to 2 N + 1 products. Source: forward-mode differentiation, docs/training.md.
+// Cost: up to 2 N + 1 products per operation. Source: forward-mode differentiation, docs/training.md.
 template <class V, std::size_t N>
 struct partials : train_detail::lane_type<V> {
     using scalar = typename train_detail::scalar_of<V>::type;
@@ -59,7 +58,7 @@ struct partials : train_detail::lane_type<V> {
     constexpr explicit partials(const V& v) requires(!std::is_arithmetic_v<V>) : value(v) {
         by.fill(V(scalar(0)));
     }
-    // The variable number i.
+    // Variable i, of value v: dv/du_i = 1.
     static constexpr partials variable(const V& v, std::size_t i) {
         partials p(v);
         p.by[i] = V(scalar(1));
@@ -105,7 +104,7 @@ struct partials : train_detail::lane_type<V> {
     friend constexpr auto operator==(const partials& a, const partials& b) { return a.value == b.value; }
     friend constexpr auto operator!=(const partials& a, const partials& b) { return a.value != b.value; }
 
-    // By registers' conditions; a plain condition is scalar.hpp's.
+    // By a register's mask; a bool uses scalar.hpp's select.
     template <class Condition>
         requires(!std::same_as<Condition, bool>)
     friend constexpr partials select(const Condition& condition, const partials& a, const partials& b) {
@@ -174,7 +173,7 @@ struct partials : train_detail::lane_type<V> {
     }
 
 private:
-    // Beyond it is infinity. Of a number that is neither a double nor a register of them, f32's.
+    // The largest finite value: double's, or f32's for every other type.
     static constexpr double largest() {
         return std::is_same_v<scalar, double> ? std::numeric_limits<double>::max()
                                               : static_cast<double>(std::numeric_limits<float>::max());

@@ -1,4 +1,4 @@
-// From a composition and its weights to a layer that learns.
+// prepare_training(): a trainable layer from a composition and its weights.
 #pragma once
 
 #include <tiffin/bind/bind_weights.hpp>
@@ -21,8 +21,8 @@
 
 TIFFIN_BEGIN
 
-// What computes the steps of a backend that trains, see exact_machine.hpp: of a specialisation `type`, the machine, and
-// `product`, which multiplies matrices.
+// How a backend trains. A specialisation has `type`, the machine (see exact_machine.hpp), and `product`, its matrix
+// products.
 template <class Backend>
 struct training_machine;
 
@@ -33,8 +33,8 @@ concept trains = requires {
 template <trains Backend>
 using training_number = typename training_machine<Backend>::type::number;
 
-// Names the kind of number that layers learn in on a backend: compose<training<simd<>>::machine>(text, policies). Every
-// policy of the list has to have a derivative, also one that the text does not name.
+// The number type of training on a backend: compose<training<simd<>>::machine>(text, policies). Every policy of the
+// list must have a derivative, also one that the text does not name.
 template <trains Backend>
 struct training {
     using machine = training_numbers<typename training_machine<Backend>::type>;
@@ -42,7 +42,7 @@ struct training {
 
 namespace train_detail {
 
-// Counts that a slot's number and the bytes of all areas are known to hold.
+// Bounds the options, so that slots and byte counts do not overflow.
 template <class Number>
 status check_counts(const training_options<Number>& options) {
     constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();
@@ -91,7 +91,7 @@ status give_gradients(const training_options<Number>& options, owned_parameters<
     return {};
 }
 
-// The experts of the router whose routes are recorded.
+// The number of experts of the router whose routes are recorded.
 inline std::size_t recorded_experts(const bound_node& node) {
     if (node.recorded) {
         for (const tensor_view& t : node.tensors)
@@ -105,14 +105,14 @@ inline std::size_t recorded_experts(const bound_node& node) {
 
 }  // namespace train_detail
 
-// Prepares a block with given weights to learn, on a backend that can: reference<> (double), simd<> (f32).
+// Makes a trainable layer from a block and its weights, on a backend that trains: reference<> (double), simd<> (f32).
 //
-// Shapes: the tensors of tensors_needed(block, sizes) by name. Lifetime: all of them must outlive the layer, which reads
-//   them in every call.
+// Shapes: the tensors of tensors_needed(block, sizes) by name.
+// Lifetime: the tensors must outlive the layer, which reads them in every call.
 // Numerics: simd<> trains tensors in F32; reference<> reads F32 and F64.
-// Errors: those of prepare(); errc::dtype for a tensor in another format; errc::unused_tensor, shape, option for memory
-//   of a gradient that does not fit; errc::workspace where there is no memory for the tokens or rows asked for.
-// Cost: the memory of gradients, activations and a workspace is taken here; see trainable_layer::kept_bytes.
+// Errors: those of prepare(); errc::dtype for a tensor in another format; errc::unused_tensor, shape, option for
+//   gradient memory that does not fit; errc::workspace where memory for the tokens or rows cannot be allocated.
+// Cost: gradients, activations and a workspace are allocated here; see trainable_layer::kept_bytes.
 template <class Block, trains Backend>
 result<trainable_layer<training_number<Backend>>> try_prepare_training(
     const Block& block, const weights& given, const Backend& = {},
@@ -126,7 +126,7 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     if (const status s = train_detail::check_counts(options); !s) return s.failure();
     preparation how;
     how.formats = {{}, {}, {}, true, in_place::everything};
-    const auto held = std::make_shared<const Block>(block);  // what the plan points at
+    const auto held = std::make_shared<const Block>(block);  // the plan points into it
     const plan_node plan = lower<training_numbers<machine>>(*held);
     auto bound = detail::bind_plan(plan, given, how);
     if (!bound) return bound.failure();

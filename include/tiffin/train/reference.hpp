@@ -1,4 +1,4 @@
-// Training in double, as it is written: what faster backends are held against.
+// Training on the reference backend, in double: what faster backends are tested against.
 #pragma once
 
 #include <tiffin/reference/reference.hpp>

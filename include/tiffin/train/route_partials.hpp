@@ -1,4 +1,4 @@
-// The derivatives of what routers compute of a token: a few numbers, by a formula that takes all of them at once.
+// Derivatives of a router's formulas for one token: few values, each of which may depend on all the others.
 #pragma once
 
 #include <tiffin/train/partials.hpp>
@@ -11,16 +11,16 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Routes and their derivatives do not depend on the precision of f32.
+// Routes and their derivatives are computed in double, also where layers are trained in f32.
 template <class Number>
 using wide_number = std::conditional_t<std::is_floating_point_v<Number>, double, Number>;
-// So many partials are carried in one evaluation.
+// Partials per evaluation; more variables take several evaluations.
 inline constexpr std::size_t partials_at_once = 8;
 template <class Wide>
 using route_partials = partials<Wide, partials_at_once>;
 
-// Calls visit(i, sum_j d[j] dout[j] / dv_i) for variables i in [0, n). evaluate(variable) yields `outputs` numbers with
-// partials, where variable(i, v) stands for variable i, whose value is v.
+// Calls visit(i, sum_j d[j] dout[j] / dv_i) for variables i in [0, n). evaluate(variable) returns `outputs` dual
+// numbers; variable(i, v) makes variable i, of value v.
 template <class Number, class Evaluate, class Visit>
 void each_partial(std::size_t n, std::size_t outputs, const Number* d, const Evaluate& evaluate,
                   const Visit& visit) {

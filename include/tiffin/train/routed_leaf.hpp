@@ -1,4 +1,4 @@
-// A leaf that routes, forward and back: its router, its bank, its pools.
+// A leaf with a router, forward and backward: its router, its low-rank bank, its pools.
 #pragma once
 
 #include <tiffin/train/term_gradients.hpp>
@@ -21,7 +21,7 @@ template <class M>
 class routed_leaf {
     using number = typename M::number;
     using call_type = training_call<number>;
-    // A term whose rows are mixed by the choices; of a pool unless it is the bank's.
+    // A term whose rows are a weighted sum over the choices: of the bank, or of the rows of a pool or chosen_rows.
     struct mixed_term {
         std::size_t term;
         const parameter<number>* tensor;
@@ -34,7 +34,7 @@ public:
         number* ranks = nullptr;
     };
 
-    // terms: those of the tensors of the leaf.
+    // terms: of the leaf's tensors, in their order.
     routed_leaf(const plan_node& node, const bound_node& bound, const std::vector<std::size_t>& terms,
                 const engine_detail::source_sizes& sizes, training_preparation<number>& how) {
         const parameter<number>*in = nullptr, *out = nullptr;
@@ -69,7 +69,7 @@ public:
         const std::size_t bank = bank_ ? bank_->scratch_bytes(tokens, workers) : 0;
         return areas.used() + std::max(router_->scratch_bytes(tokens, workers), bank);
     }
-    // rows(term): where its rows go; in backward, their gradients.
+    // rows(term): destination of the term's rows; in backward, their gradients.
     template <class Rows>
     void forward(const call_type& call, const number* x, const memory& at, const Rows& rows,
                  const step_memory& scratch) const {

@@ -1,4 +1,4 @@
-// A step of a layer that learns: what is checked, and in what memory it runs.
+// trainable_layer's forward and backward: checks of the arguments, and the memory of a call.
 #pragma once
 
 #include <tiffin/executor/checked_executor.hpp>

@@ -1,4 +1,4 @@
-// Training in f32 with the registers of the CPU, products in f32 or bf16.
+// Training on the simd backend: f32 in SIMD registers, products in f32 or bf16.
 #pragma once
 
 #include <tiffin/cpu/simd/backend.hpp>

@@ -1,4 +1,4 @@
-// Products of matrices that change from step to step: the kernels of `simd`, on panels packed as they are used.
+// Matrix products in training: the kernels of `simd`, on panels packed in every call, as all factors change per step.
 #pragma once
 
 #include <tiffin/cpu/simd/weight_kernels.hpp>
@@ -17,24 +17,24 @@ namespace train_detail {
 
 // c (m, n) (+)= sum_k a(i, k) b(j, k), the factors in Format: f32, or rounded to bf16; sums in f32.
 //
-// The rows a are laid out once, depth block by depth block. Each task then has some columns of c: it packs their part of
-// b, as panels that stay in the second-level cache, and multiplies them with tiles of a.
-// Numerics: k ascending, one fused multiply-add a term and one accumulator an element, whatever m, n and the workers.
-// Cost: 2 m n k operations; a is copied once; b is packed once, or once every `most_rows` rows where it is deep.
+// a is copied once, in blocks of the depth k. Each task then computes a group of columns of c: it packs their part of b
+// into panels that stay in the L2 cache, and multiplies them by tiles of rows of a.
+// Numerics: k ascending, one fused multiply-add per term and one accumulator per element, for any m, n and workers.
+// Cost: 2 m n k operations; a is copied once; b is packed once, or once per `most_rows` rows where k > `most_depth`.
 template <class Arch, class Format = f32>
 class simd_product {
     using layout = factor_layout<Format>;
     using storage = typename layout::storage;
     static constexpr std::size_t panel_outputs = simd_detail::panel_registers * simd_detail::width<Arch>;
     static constexpr std::size_t depth_block = simd_detail::depth_block;
-    static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns of a task
-    static constexpr std::size_t most_depth = 1024;                                  // that is packed at once
-    static constexpr std::size_t turned_from = 4;                                    // rows per column
-    static constexpr std::size_t rows_at_once = 96;  // whole tiles; they and their sums stay in the cache
-    static constexpr std::size_t most_rows = 6 * rows_at_once;  // whose sums wait for more depth
+    static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns per task
+    static constexpr std::size_t most_depth = 1024;                                  // packed at once
+    static constexpr std::size_t turned_from = 4;               // transposed if m > this n
+    static constexpr std::size_t rows_at_once = 96;             // whole tiles; rows and sums fit the cache
+    static constexpr std::size_t most_rows = 6 * rows_at_once;  // rows of sums kept across `most_depth`
 
 public:
-    // For m rows or fewer.
+    // Scratch bytes for m rows or fewer.
     static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
         step_memory areas, turned;
         if (is_turned(m, n)) lay_out(turned, n, m, k, workers);
@@ -43,7 +43,7 @@ public:
     }
     static void run(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
                     const factor<float>& a, const factor<float>& b, float* c, bool add, std::byte* memory) {
-        // Few rows are kept beside many columns, as the rows are read again for every group of columns.
+        // Many rows with few columns: compute the transpose, as the rows are read again for every group of columns.
         if (is_turned(m, n))
             multiply(call, n, m, k, b, a, c, add, true, memory);
         else
@@ -57,7 +57,7 @@ private:
         step_memory from(memory);
         const areas at = lay_out(from, m, n, k, call.workers);
         lay_out_rows(call, m, k, a, at.rows);
-        // As many groups for each worker, of panels as equal as they can be.
+        // The same number of groups per worker, with panels as equal as possible.
         const std::size_t all_panels = (n + panel_outputs - 1) / panel_outputs;
         const std::size_t at_once = std::min(call.workers, all_panels);
         const std::size_t rounds = ((n + group - 1) / group + at_once - 1) / at_once;
@@ -66,7 +66,7 @@ private:
             storage* const packed = at.packed + worker * packed_numbers(k);
             float* const staged = at.staged + worker * staged_numbers;
             float* const sums = at.sums + worker * sum_numbers(m, k);
-            // One behind the other: sizes that alternate would give one worker all the larger ones.
+            // Consecutive groups: strided ones could give one worker all the larger groups.
             for (std::size_t g = groups * worker / at_once; g < groups * (worker + 1) / at_once; ++g) {
                 const std::size_t j0 = all_panels * g / groups * panel_outputs;
                 const std::size_t j1 = std::min(n, all_panels * (g + 1) / groups * panel_outputs);
@@ -90,7 +90,7 @@ private:
         const storage* rows;
         storage* packed;
         float *staged, *sums;
-        std::size_t j0, columns;  // those of the task
+        std::size_t j0, columns;  // of this task
 
         [[nodiscard]] std::size_t panels() const noexcept {
             return (columns + panel_outputs - 1) / panel_outputs;
@@ -103,7 +103,7 @@ private:
     static constexpr std::size_t sum_numbers(std::size_t m, std::size_t k) noexcept {
         return std::min(m, k > most_depth ? most_rows : rows_at_once) * group;
     }
-    // What is rounded is laid out as f32 first, a depth block at a time.
+    // A format that rounds is laid out as f32 first, one depth block at a time.
     static constexpr std::size_t staged_numbers = layout::rounds ? group * depth_block : 0;
     static areas lay_out(step_memory& from, std::size_t m, std::size_t n, std::size_t k,
                          std::size_t workers) noexcept {
@@ -136,12 +136,12 @@ private:
             }
         });
     }
-    // Where f32 is laid out.
+    // Destination of the f32 layout: `place`, or `staged` where it is rounded afterwards.
     static float* stage([[maybe_unused]] storage* place, float* staged) noexcept {
         if constexpr (!layout::rounds) staged = place;
         return staged;
     }
-    // The task's columns of b from k0 on, as panels; those beyond the last are zeros.
+    // The columns of b of this task, from k0 on, as panels; columns beyond the last are zeros.
     static void pack(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
                      float* to) noexcept {
         if (b.transposed && w.columns % panel_outputs == 0) return pack_rows(b, w, k0, depth, to);
@@ -154,8 +154,8 @@ private:
                 transpose(b.data + j * b.stride + k0, b.stride, count, depth, to, panel_outputs);
         }
     }
-    // The same of whole rows of memory, each in a page of its own, which the hardware does not fetch ahead. Some rows for
-    // one panel after the other: the panels of one row would fall into one set of the cache.
+    // The same, b read row by row. Each row is in another page, which the hardware does not prefetch. Blocks of
+    // `together` rows, panel by panel: the panels of one row would map to one set of the cache.
     static void pack_rows(const factor<float>& b, const work& w, std::size_t k0, std::size_t depth,
                           float* to) noexcept {
         constexpr std::size_t together = 16, line = 64 / sizeof(float);
@@ -200,7 +200,7 @@ private:
                                const storage* packed, std::size_t panels_used, float* sums,
                                bool fresh) noexcept {
         const simd_detail::tile_set& tiles = simd_detail::kernels<Arch, Format, Format>().tiles_for(count);
-        // A panel stays in the first-level cache while the tiles of all rows pass over it.
+        // A panel stays in the L1 cache while all tiles of rows are multiplied by it.
         for (std::size_t p = 0; p < panels_used; ++p)
             for (std::size_t i = 0, n; i < count; i += n) {
                 n = std::min(tiles.tokens, count - i);
@@ -209,7 +209,7 @@ private:
                                 0, sums + i * group + p * n * panel_outputs, fresh, {});
             }
     }
-    // From the tiles' order to rows of c, or to columns.
+    // Copies sums from tile order to rows of c, or to columns where the product is transposed.
     static void store(const work& w, const float* sums, std::size_t i0, std::size_t count) noexcept {
         const std::size_t tile = simd_detail::kernels<Arch, Format, Format>().tiles_for(count).tokens;
         for (std::size_t i = 0; i < count; i += tile) {
@@ -228,7 +228,7 @@ private:
             }
         }
     }
-    // Asks for the rows of c that the next tile adds to: they lie a row of c apart.
+    // Prefetches the rows of c that the next tile adds to: they are a row stride apart.
     static void ask_for(const work& w, std::size_t i0, std::size_t count, std::size_t from) noexcept {
         const std::size_t to =
             std::min(count, from + simd_detail::most_accumulators / simd_detail::panel_registers);

@@ -1,4 +1,4 @@
-// Rows of ids before a formula, and gradients of tensors after it.
+// Table rows read before a formula, and gradients of tensors after it.
 #pragma once
 
 #include <tiffin/train/trained_rows.hpp>
@@ -10,7 +10,7 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// The row of token t in a table, or in that of expert e.
+// The table row of token t's id: of a table, or of expert e of a pool.
 template <class Number>
 const Number* row_of(const training_call<Number>& call, const parameter<Number>& table, std::size_t e,
                      std::size_t t) noexcept {
@@ -20,7 +20,7 @@ const Number* row_of(const training_call<Number>& call, const parameter<Number>&
     return table.row(e, call.ids[t]);
 }
 
-// What a formula sees for token t where that is a row of a tensor or of the call as it is; null: zeros.
+// The operand of token t where a formula reads it from a tensor or an input of the call; null: zeros.
 template <class Number>
 const Number* given_row(tensor_kind kind, const training_call<Number>& call, const parameter<Number>& tensor,
                         const Number* x, std::size_t t, std::size_t width) noexcept {
@@ -35,7 +35,7 @@ const Number* given_row(tensor_kind kind, const training_call<Number>& call, con
     }
 }
 
-// The row that choice e of token t is: of a table of chosen rows, or of an expert's by the token's id.
+// The row of expert e for token t: row e of chosen_rows, or the row of the token's id in expert e of a pool.
 template <class Number>
 const Number* chosen_row(const training_call<Number>& call, const parameter<Number>& rows, std::size_t e,
                          std::size_t t) noexcept {
@@ -49,8 +49,7 @@ Number* chosen_gradient(const training_call<Number>& call, const parameter<Numbe
     return rows.row_gradient(e, call.token_slots[t]);
 }
 
-// to[t] = sum over the choices (e, w) of w E_e[id of t], best first, or of w V[e]. A choice below 0 is none, as are those
-// behind it.
+// to[t] = sum over the choices (e, w) of w E_e[id of t], best first, or of w V[e]. A negative choice ends the list.
 template <class M, class Number>
 void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, const choice<Number>* chosen,
               std::size_t choices, Number* to) {
@@ -70,7 +69,7 @@ void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, 
             }
     });
 }
-// Back: d_weights += d . E, and to the rows that were read.
+// Backward: d_weights += d . E, and w d to the gradients of the rows read.
 template <class M, class Number>
 void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool,
                 const choice<Number>* chosen, std::size_t choices, const Number* d, Number* d_weights) {
@@ -100,7 +99,7 @@ void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool
                       call.token_slots[t]] = 1;
 }
 
-// The gradient of a table: dz[t] to the row of the id of t, tokens ascending.
+// The gradient of a table: the row of the id of t += dz[t], tokens ascending.
 template <class Number>
 void add_to_ids(const training_call<Number>& call, const parameter<Number>& table, const Number* dz) {
     if (table.gradient == nullptr) return;
@@ -114,7 +113,7 @@ void add_to_ids(const training_call<Number>& call, const parameter<Number>& tabl
     for (std::size_t t = 0; t < call.tokens; ++t) table.read[call.token_slots[t]] = 1;
 }
 
-// A vector's or a scalar's: the sums of chunks of tokens, in their order.
+// The gradient of a vector or a scalar += the partial sums of the chunks of tokens, in order.
 template <class Number>
 void add_sums(const training_call<Number>& call, const parameter<Number>& p, std::size_t width,
               std::size_t chunks, const Number* sums) {
@@ -125,7 +124,7 @@ void add_sums(const training_call<Number>& call, const parameter<Number>& p, std
     });
 }
 
-// A projection's, z = x W^T: dx += dz W, dW += dz^T x.
+// Gradients of a projection z = x W^T: dx += dz W, dW += dz^T x.
 template <class Number>
 void multiply_back(const product_functions<Number>& products, const training_call<Number>& call,
                    const parameter<Number>& weight, factor<Number> x, factor<Number> dz, Number* dx,

@@ -1,4 +1,4 @@
-// A layer that learns: forward, and the gradient of everything it read.
+// A trainable layer: forward, and the gradients of its tensors and inputs.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -21,16 +21,16 @@
 
 TIFFIN_BEGIN
 
-// The gradient of one tensor. Dense: `data` as the tensor is. Of a table, or a pool: rows of ids.
+// The gradient of one tensor. Dense: `data`, in the shape of the tensor. Table or pool: a row per id, see ids().
 template <class Number>
 struct tensor_gradient {
     std::string_view name;
     tensor_kind kind;
     tiffin::shape shape;  // of the tensor
-    Number* data;         // null for rows of ids
+    Number* data;         // null for a table or a pool
     const train_detail::parameter<Number>* rows;
 
-    // The row of expert e (0 in a table) in slot `slot`, and whether a token has read it.
+    // The gradient row of expert e (0 for a table) in slot `slot`, and whether a token has read that table row.
     [[nodiscard]] std::span<Number> row(std::size_t e, std::size_t slot) const noexcept {
         return {rows->row_gradient(e, slot), rows->width()};
     }
@@ -39,18 +39,18 @@ struct tensor_gradient {
     }
 };
 
-// A block with weights that are trained: y = block(x, inputs), and back.
+// A block with trained weights: y = block(x, inputs), and its gradients.
 //
 //     auto layer = tiffin::prepare_training<tiffin::stem>(weights, tiffin::simd{}, {.tokens = 512});
 //     layer.forward(x, {.token_ids = ids}, y);
-//     layer.backward(dy, {.x = dx});                  // gradients are added up until clear_gradients()
+//     layer.backward(dy, {.x = dx});                  // gradients accumulate until clear_gradients()
 //
 // Shapes: x, dx (T, d_model), y, dy (T, outputs), rows adjacent. T up to options.tokens.
-// Lifetime: the tensors are read where they were given, in every call: an optimizer writes to them between steps. x and
-//   the inputs must stay as they are from forward to backward.
-// Numerics: gradients of the formula; the choice of a router has none. The same to the bit for any number of threads.
+// Lifetime: every call reads the tensors from the memory they were given in: an optimizer writes to it between steps. x
+//   and the inputs must stay unchanged from forward to backward.
+// Numerics: gradients of the formula; a router's selection has none. Bit-identical for any number of threads.
 // Errors: errc::size, token_id, overlap, workspace, empty; found before anything is written. errc::executor where an
-//   executor did not run each task once: rows and gradients are then not to be used, and backward needs a new forward.
+//   executor did not run each task once: y and the gradients are then invalid, and backward needs a new forward.
 // Threads: one call at a time. Cost: no allocation in a call. Source: docs/training.md.
 template <class Number>
 class trainable_layer {
@@ -58,7 +58,7 @@ class trainable_layer {
     using rows_type = train_detail::trained_rows<Number>;
 
 public:
-    // What try_prepare_training() makes.
+    // For try_prepare_training().
     trainable_layer(call_needs needs, std::shared_ptr<const void> block, std::unique_ptr<parameters> all,
                     std::unique_ptr<const rows_type> rows, const training_options<Number>& options,
                     std::size_t experts, std::size_t workers)
@@ -73,8 +73,8 @@ public:
         for (const auto& p : *parameters_)
             if (p.gradient != nullptr && train_detail::has_rows_of_ids(p.kind)) trains_rows_ = true;
     }
-    // Takes the memory that calls use, but for that of gradients.
-    // Errors: errc::workspace where there is none.
+    // Allocates the memory of calls, without that of the gradients.
+    // Errors: errc::workspace where it cannot be allocated.
     status reserve(const training_options<Number>& options) {
         const std::size_t kept = keeps_ == activations::kept ? kept_bytes(tokens_) : 0;
         const std::size_t taken = taken_numbers() * sizeof(Number);
@@ -94,16 +94,16 @@ public:
     [[nodiscard]] std::size_t d_model() const noexcept { return needs_.d_model; }
     [[nodiscard]] std::size_t outputs() const noexcept { return needs_.outputs; }
     [[nodiscard]] std::size_t choices() const noexcept { return needs_.choices; }
-    // Of the router whose routes are recorded; 0 where nothing routes.
+    // Of the router whose routes are recorded; 0 without a router.
     [[nodiscard]] std::size_t experts() const noexcept { return experts_; }
     [[nodiscard]] const call_needs& needs() const noexcept { return needs_; }
-    // Bytes that forward leaves for backward, or that a mixture's worst routes would need.
+    // Bytes that forward keeps for backward; of a mixture for its worst-case routes.
     [[nodiscard]] std::size_t kept_bytes(std::size_t tokens) const {
         train_detail::step_memory kept;
         rows_->keep(kept, tokens);
         return kept.used();
     }
-    // Bytes that a call uses while it runs.
+    // Bytes of scratch memory of a call.
     [[nodiscard]] std::size_t workspace_bytes() const {
         std::size_t bytes = rows_->scratch_bytes(tokens_, workers_) + aligned_buffer::line - 1;
         if (keeps_ == activations::recomputed)
@@ -121,7 +121,7 @@ public:
                        executor_ref execute = serially) {
         return try_forward(x, inputs, y, std::span<std::byte>(workspace_), execute);
     }
-    // Gradients of sum(y dy), for the y of the last forward: written to `to`, added to those of the tensors.
+    // Gradients of sum(y dy), for the y of the last forward: of inputs written to `to`, of tensors accumulated.
     template <class Y>
     status try_backward(const Y& dy, const input_gradients<Number>& to, std::span<std::byte> memory,
                         executor_ref execute = serially);
@@ -141,7 +141,7 @@ public:
     }
 #endif
 
-    // Of every tensor that is trained, in the order in which they were given.
+    // The gradients of the trained tensors, in the order in which the tensors were given.
     [[nodiscard]] std::vector<tensor_gradient<Number>> gradients() const {
         std::vector<tensor_gradient<Number>> all;
         for (const auto& p : *parameters_)
@@ -152,11 +152,11 @@ public:
             }
         return all;
     }
-    // The ids that the tables' gradients have rows for, ascending, and the slot of each; none where no table is trained.
+    // The ids that have rows in the tables' gradients, ascending, with their slots; empty where no table is trained.
     [[nodiscard]] const train_detail::touched_ids& ids() const noexcept {
         return touched_;
     }
-    // Sets all gradients to 0, and forgets the ids: backward() is refused until the next forward().
+    // Sets all gradients to 0 and removes the ids: backward() fails until the next forward().
     void clear_gradients() noexcept {
         for (auto& p : *parameters_) {
             if (p.gradient == nullptr) continue;
@@ -184,7 +184,7 @@ private:
     [[nodiscard]] std::size_t taken_numbers() const noexcept {
         return needs_.delay != 0 && keeps_ == activations::recomputed ? tokens_ * outputs() : 0;
     }
-    // A workspace, from its first cache line on.
+    // The areas of a workspace, from its first cache-line boundary on.
     static train_detail::step_memory areas_in(std::span<std::byte> memory) noexcept {
         const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
         return train_detail::step_memory(memory.data() + (aligned_buffer::line - at % aligned_buffer::line) %
@@ -199,7 +199,7 @@ private:
     std::size_t tokens_;
     std::size_t workers_;
     std::size_t experts_;
-    bool trains_rows_ = false;  // of ids
+    bool trains_rows_ = false;  // whether a table or a pool is trained
     train_detail::touched_ids touched_;
     std::vector<std::int32_t> ids_;
     std::vector<std::uint32_t> slots_;
@@ -209,7 +209,7 @@ private:
     matrix_view<const Number> x_{};
     training_inputs<Number> inputs_{};
     bool is_forward_done_ = false;
-    aligned_buffer taken_;  // what a delayed block took, where forward is computed again
+    aligned_buffer taken_;  // the carried rows that a delayed block read, where forward is recomputed
     bool was_due_ = false;
 };
 

@@ -1,4 +1,4 @@
-// A bank of low-rank matrices, forward and back: tokens grouped by the expert that they chose.
+// A bank of low-rank matrices, forward and backward: tokens grouped by chosen expert.
 #pragma once
 
 #include <tiffin/train/trained_router.hpp>
@@ -24,7 +24,7 @@ public:
                  std::size_t inputs, std::size_t width, const product_functions<number>& products)
         : a_(a), b_(b), choices_(choices), inputs_(inputs), width_(width), products_(products) {}
 
-    // z of every pair, by expert.
+    // z of every (token, choice) pair, grouped by expert.
     [[nodiscard]] number* lay_out(step_memory& kept, std::size_t tokens) const noexcept {
         return kept.take<number>(tokens * choices_ * rank());
     }
@@ -51,7 +51,7 @@ public:
         std::fill_n(value, call.tokens * width_, number(0));
         add_rows_in_order<M>(call, call.tokens * choices_, width_, all.rows, at.tokens, value);
     }
-    // d_weights (pairs) += what the weights of the choices get.
+    // d_weights (tokens, choices) += the gradient of the choices' weights.
     void backward(const call_type& call, const number* x, const tokens_type& at, const number* z,
                   const number* d_value, number* d_weights, number* dx, step_memory scratch) const {
         const buffers all = lay_out_scratch(scratch, call.tokens);
@@ -68,7 +68,7 @@ public:
                     products_.multiply(alone, width_, r, n, {room.rows, width_, true}, {room.ranks, r, true},
                                        b_->gradient + e * width_ * r, true, memory);
                 }
-                // Of w z, then of w and of z.
+                // Gradient of w z, then of w and of z.
                 products_.multiply(alone, n, r, width_, {room.rows, width_}, {b(e), r, true}, room.ranks,
                                    false, memory);
                 for (std::size_t i = 0; i < n; ++i) {
@@ -97,7 +97,7 @@ public:
 
 private:
     static constexpr const number* none = nullptr;
-    // Of every pair, by expert.
+    // Rows of every (token, choice) pair, grouped by expert.
     struct buffers {
         number* inputs;
         number* rows;
@@ -112,14 +112,14 @@ private:
     buffers from(const buffers& all, std::size_t pair) const noexcept {
         return {all.inputs + pair * inputs_, all.rows + pair * width_, all.ranks + pair * rank()};
     }
-    // Of the products of one expert, which has all tokens at most.
+    // Scratch bytes for the products of one expert, which has at most all tokens.
     [[nodiscard]] std::size_t product_bytes(std::size_t tokens) const noexcept {
         const std::size_t r = rank();
         return std::max(products_.bytes_both_ways(tokens, r, inputs_, 1),
                         products_.bytes_both_ways(tokens, width_, r, 1));
     }
-    // visit(its call, expert, its first pair, its pairs, memory) for each that has pairs: by one worker, as its products
-    // are too small to be shared out.
+    // Calls visit(call, expert, first pair, pairs, memory) for each expert that has pairs. One worker per expert: its
+    // products are too small to be split.
     template <class Visit>
     void each_expert(const call_type& call, const tokens_type& at, const step_memory& scratch,
                      const Visit& visit) const {

@@ -1,4 +1,4 @@
-// A router, forward and back: the choice has no derivative, the weights of those chosen have.
+// A router, forward and backward: the selection has no gradient, the weights of the chosen experts have.
 #pragma once
 
 #include <tiffin/bind/tensor_checks.hpp>
@@ -16,17 +16,17 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Whom the tokens of a call chose, and the tokens grouped by expert: pairs are token * choices + choice.
+// The choices of the tokens of a call, and the tokens grouped by expert. A pair is token * choices + choice.
 template <class Number>
 struct routed_tokens {
     choice<Number>* chosen = nullptr;  // (tokens, choices)
-    Number* logits = nullptr;  // (tokens, experts); of a router of rows the scores (groups, tokens, keys)
-    std::uint32_t* begin = nullptr;   // (experts + 1): of the pairs of an expert
-    std::uint32_t* tokens = nullptr;  // (tokens choices), by expert, ascending
-    std::uint32_t* pairs = nullptr;   // likewise
-    Number* weights = nullptr;        // likewise; of rows before they are gated, (tokens, choices)
-    Number* queries = nullptr;        // of a router of rows, (tokens, groups half)
-    Number* products = nullptr;       // likewise, (tokens, choices): of the rows' keys
+    Number* logits = nullptr;          // (tokens, experts); of a row router the scores (groups, tokens, keys)
+    std::uint32_t* begin = nullptr;    // (experts + 1): an expert's first pair
+    std::uint32_t* tokens = nullptr;   // (tokens choices), by expert, ascending
+    std::uint32_t* pairs = nullptr;    // likewise
+    Number* weights = nullptr;         // likewise; of a row router before the gate, (tokens, choices)
+    Number* queries = nullptr;         // of a row router, (tokens, groups half)
+    Number* products = nullptr;        // likewise, (tokens, choices): x times the row keys
 };
 
 template <class Number>
@@ -40,12 +40,12 @@ public:
                                                     std::size_t workers) const noexcept = 0;
     virtual void forward(const training_call<Number>& call, const Number* x, const routed_tokens<Number>& at,
                          step_memory scratch) const = 0;
-    // d_weights (tokens, choices): of the loss with respect to the weights of the chosen.
+    // d_weights (tokens, choices): gradient of the weights of the chosen experts.
     virtual void backward(const training_call<Number>& call, const Number* x, const routed_tokens<Number>& at,
                           const Number* d_weights, Number* dx, step_memory scratch) const = 0;
 };
 
-// Of logits, or a map of ids.
+// A learned router (logits), or a map from ids to experts.
 template <class M>
 class trained_router final : public any_trained_router<typename M::number> {
     using number = typename M::number;
@@ -146,7 +146,7 @@ public:
     }
 
 private:
-    // Tokens by expert, a counting sort.
+    // Groups the tokens by expert: a counting sort.
     void group(std::size_t tokens, const routed_tokens<number>& at) const noexcept {
         std::fill_n(at.begin, experts_ + 1, 0u);
         const std::size_t pairs = tokens * choices_;

@@ -1,4 +1,4 @@
-// The weights of a token's rows by the products of their keys with what is read, forward and back.
+// The gate on the weights of a token's chosen rows, from the products of their keys with x, forward and backward.
 #pragma once
 
 #include <tiffin/router/row_choice.hpp>
@@ -29,7 +29,7 @@ public:
           choices_(choices),
           inputs_(inputs) {}
 
-    // Of token t, whose rows are chosen; room: 2 choices.
+    // Gates the weights of token t, whose rows are chosen; room: 2 choices.
     void forward(const number* x, const routed_tokens<number>& at, std::size_t t, dual* room) const {
         choice<number>* const chosen = at.chosen + t * choices_;
         number* const products = at.products + t * choices_;
@@ -40,15 +40,15 @@ public:
         }
         ops_.gate_rows(source_, products, n, reinterpret_cast<wide_number<number>*>(room), chosen);
     }
-    // d_weights (choices): of the gated weights; d_before, d_products (choices) likewise; room: 2 choices.
+    // (choices): d_weights of gated weights, d_before of those before, d_products of key products; room: 2 choices.
     void backward(const routed_tokens<number>& at, std::size_t t, const number* d_weights, number* d_before,
                   number* d_products, dual* room) const {
         const std::size_t n = rows_chosen(at.chosen + t * choices_, choices_);
-        // Weights that are 1 whatever is read have no use for a gradient.
+        // Without a keyed router the weights before the gate are the constant 1, which needs no gradient.
         ops_.gate_rows_back(source_, at.products + t * choices_, at.weights + t * choices_, n, d_weights,
                             room, d_products, is_keyed_ ? d_before : nullptr);
     }
-    // From the gradients of all products to the keys and to x.
+    // Backward of all key products: to the keys and to x.
     void add_products(const call_type& call, const number* x, const routed_tokens<number>& at,
                       const number* d_products, number* dx) const {
         number* const gradient = keys_->gradient;

@@ -1,4 +1,4 @@
-// A router of rows, forward and back: the choice has no derivative, the weights of those chosen have.
+// A row router, forward and backward: the selection has no gradient, the weights of the chosen rows have.
 #pragma once
 
 #include <tiffin/router/row_choice.hpp>
@@ -129,17 +129,17 @@ public:
 
 private:
     struct forward_areas {
-        number* scores;  // of each chunk: (groups, keys) of a token
+        number* scores;  // per chunk: (groups, keys) of a token
         wide* wides;
         dual* duals;
     };
     struct backward_areas {
-        number *weights, *products;  // (tokens, choices): before they are gated, and of the keys
+        number *weights, *products;  // (tokens, choices): of weights before the gate, of key products
         number* scores;              // (groups, tokens, keys)
         number* queries;             // (tokens, groups half)
         number* part;                // (tokens, half)
-        number* sums;                // of each chunk: of a head's choices, and their gradients
-        dual* duals;                 // of each chunk
+        number* sums;                // per chunk: score sums of a head's choices, and their gradients
+        dual* duals;                 // per chunk
     };
     forward_areas take_forward(step_memory& from, std::size_t tokens) const noexcept {
         const std::size_t chunks = call_type::chunks_of(tokens);
@@ -174,7 +174,7 @@ private:
             products_.multiply(call, call.tokens, of_group_, half_, {at.queries + g * half_, queries()},
                                keys_of(g), at.logits + g * call.tokens * of_group_, false, scratch.rest());
     }
-    // From the weights of a token's choices to the scores that these are sums of.
+    // Backward of the weights of a token's choices: to the half-key scores whose sums they were computed from.
     void choice_back(const call_type& call, const routed_tokens<number>& at, std::size_t t,
                      const number* d_weights, number* d_scores, number* sums, dual* room) const {
         for (std::size_t h = 0; h < groups_ / 2; ++h) {

@@ -1,4 +1,4 @@
-// The rows of a source, forward and back: what every part of a layer that learns is.
+// The interface of every part of a trainable layer: the rows of a source, forward and backward.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -17,28 +17,28 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Rows are adjacent: x (tokens, inputs), y (tokens, width). Immutable: what forward leaves for backward lies in `kept`.
+// x (tokens, inputs), y (tokens, width); rows are contiguous. Immutable: what forward stores for backward is in `kept`.
 template <class Number>
 class trained_rows {
 public:
     virtual ~trained_rows() = default;
-    // Takes from `kept` what forward does for so many tokens, or more.
+    // Takes from `kept` at least the areas that forward takes for `tokens` tokens.
     virtual void keep(step_memory& kept, std::size_t tokens) const = 0;
-    // Bytes that forward or backward uses while it runs.
+    // Bytes of scratch memory of forward or backward.
     [[nodiscard]] virtual std::size_t scratch_bytes(std::size_t tokens, std::size_t workers) const = 0;
     // y <- source(x).
     virtual void forward(const training_call<Number>& call, const Number* x, Number* y, step_memory& kept,
                          step_memory scratch) const = 0;
-    // dx += dy (dy/dx), unless it is null, and the same into the gradients of the parameters.
+    // dx += dy (dy/dx), unless dx is null; likewise for the gradients of the parameters.
     virtual void backward(const training_call<Number>& call, const Number* x, const Number* dy, Number* dx,
                           step_memory& kept, step_memory scratch) const = 0;
 };
 
-// What the parts of a layer are made by.
+// What the parts of a layer are constructed from.
 template <class Number>
 struct training_preparation {
     std::deque<parameter<Number>>& parameters;  // of the tensors given, in their order
-    const parameter<Number>& absent;            // stands for what was not given
+    const parameter<Number>& absent;            // used for tensors that were not given
     product_functions<Number> products;
     std::size_t residual_width = 0;  // 0: the layer reads none
     std::size_t given_width = 0;
@@ -51,13 +51,13 @@ struct training_preparation {
     }
 };
 
-// What trains a node, by its role. M: the machine, see exact_machine.hpp.
+// Creates the training class of a node, by its role. M: the machine, see exact_machine.hpp.
 template <class M>
 std::unique_ptr<const trained_rows<typename M::number>> make_trained_rows(
     const plan_node& node, const bound_node& bound, const engine_detail::source_sizes& sizes,
     training_preparation<typename M::number>& how);
 
-// to[rows[i]] += from[i], each row by itself; rows differ.
+// to[rows[i]] += from[i], in any order: rows are distinct.
 template <class M, class Number>
 void add_rows(const training_call<Number>& call, std::size_t n, std::size_t width, const Number* from,
               const std::uint32_t* rows, Number* to) {
@@ -70,7 +70,7 @@ void add_rows(const training_call<Number>& call, std::size_t n, std::size_t widt
             }
     });
 }
-// The same where rows may be equal: i ascends.
+// The same where rows may repeat: in ascending i.
 template <class M, class Number>
 void add_rows_in_order(const training_call<Number>& call, std::size_t n, std::size_t width,
                        const Number* from, const std::uint32_t* rows, Number* to) {

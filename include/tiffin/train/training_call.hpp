@@ -1,4 +1,4 @@
-// What the parts of a layer compute together in a step of training: some tokens, and what was given for them.
+// The arguments of a training call that every part of a layer gets: tokens, inputs, gradients, workers.
 #pragma once
 
 #include <tiffin/aligned_buffer.hpp>
@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// Memory that a step takes front to back; without memory it only counts. Forward leaves in `kept` what backward reads,
-// which finds it again by taking the same in the same order.
+// A bump allocator over the memory of a step; without memory it only counts. Forward stores in `kept` what backward
+// reads: backward finds it by taking the same areas in the same order.
 class step_memory {
 public:
     explicit step_memory(std::byte* memory = nullptr) noexcept : begin_(memory) {}
@@ -36,15 +36,13 @@ private:
     std::size_t used_ = 0;
 };
 
-// Rows are adjacent: row t of a width w begins at t w. Null: not given, or its gradient is not asked for.
+// Rows are contiguous: row t of width w begins at t w. Null: not given, or a gradient that is not computed.
 template <class Number>
 struct training_call {
     std::size_t tokens = 0;
-    const std::int32_t* ids = nullptr;  // (tokens)
-    const std::uint32_t* token_slots =
-        nullptr;  // (tokens): the rows of the tables' gradients that are theirs
-    const std::uint32_t* numbers =
-        nullptr;  // (tokens): among those of the whole call; null: all of them in order
+    const std::int32_t* ids = nullptr;           // (tokens)
+    const std::uint32_t* token_slots = nullptr;  // (tokens): slots of their ids in the tables' gradients
+    const std::uint32_t* numbers = nullptr;      // (tokens): index in the whole call; null: t itself
     const gathered_rows* gathered = nullptr;
 
     const Number* residual = nullptr;
@@ -52,11 +50,11 @@ struct training_call {
     Number* d_residual = nullptr;
     Number* d_per_layer_input = nullptr;
 
-    choice<float>* routes = nullptr;   // of the part whose routes are recorded
+    choice<float>* routes = nullptr;   // of the router that is recorded
     Number* logits = nullptr;          // likewise, (tokens, experts)
-    const Number* d_logits = nullptr;  // added to what the chosen weights give; read by backward
+    const Number* d_logits = nullptr;  // of a router loss; backward adds it to the gradient of the logits
 
-    Number* carried = nullptr;  // of a delayed block: taken from and left in; in backward its gradients
+    Number* carried = nullptr;  // of a delayed block: read, then overwritten; in backward its gradients
     bool carried_is_due = false;
 
     executor_ref execute = serially;
@@ -64,7 +62,7 @@ struct training_call {
 
     [[nodiscard]] std::size_t number(std::size_t t) const noexcept { return numbers ? numbers[t] : t; }
 
-    // task(worker, i) for i in [0, n), each once, as many at a time as there are workers.
+    // Calls task(worker, i) once for each i in [0, n), with up to `workers` at a time.
     template <class Task>
     void each_by_worker(std::size_t n, const Task& task) const {
         const std::size_t at_once = std::min(workers, n);
@@ -77,22 +75,22 @@ struct training_call {
     void each(std::size_t n, const Task& task) const {
         each_by_worker(n, [&](std::size_t, std::size_t i) { task(i); });
     }
-    // task(chunk, first, last) for the tokens in chunks of a size that does not depend on the workers.
+    // Calls task(chunk, first, last) for chunks of the tokens; their size does not depend on the number of workers.
     static constexpr std::size_t chunk = 16;
     static constexpr std::size_t chunks_of(std::size_t n) noexcept { return (n + chunk - 1) / chunk; }
     template <class Task>
     void each_tokens(std::size_t n, const Task& task) const {
         each(chunks_of(n), [&](std::size_t c) { task(c, c * chunk, std::min(n, (c + 1) * chunk)); });
     }
-    // The same with the worker that computes it, as task(worker, chunk, first, last).
+    // The same with the worker, as task(worker, chunk, first, last).
     template <class Task>
     void each_tokens_by_worker(std::size_t n, const Task& task) const {
         each_by_worker(chunks_of(n), [&](std::size_t worker, std::size_t c) {
             task(worker, c, c * chunk, std::min(n, (c + 1) * chunk));
         });
     }
-    // task(first, last) for columns [0, width) in pieces. What is summed over tokens is summed so: by every piece in
-    // the order of the tokens, whoever computes it.
+    // Calls task(first, last) for ranges of the columns [0, width). For sums over tokens: every range adds the tokens
+    // in ascending order, so that the result does not depend on the workers.
     template <class Task>
     void each_columns(std::size_t width, const Task& task) const {
         constexpr std::size_t piece = 256;
@@ -109,17 +107,17 @@ struct factor {
     bool transposed = false;
 };
 
-// Products of matrices, in the number format that a backend has for them.
+// Matrix products in the backend's number format.
 template <class Number>
 struct product_functions {
-    // Memory that multiply() wants.
+    // Bytes of scratch memory for multiply().
     std::size_t (*bytes)(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept;
     // c (m, n) (+)= sum_k a(i, k) b(j, k).
     void (*multiply)(const training_call<Number>& call, std::size_t m, std::size_t n, std::size_t k,
                      const factor<Number>& a, const factor<Number>& b, Number* c, bool add,
                      std::byte* memory);
 
-    // Of y (m, n) = x (m, k) W^T and both its gradients.
+    // Bytes for y (m, n) = x (m, k) W^T and both its gradients.
     [[nodiscard]] std::size_t bytes_both_ways(std::size_t m, std::size_t n, std::size_t k,
                                               std::size_t workers) const noexcept {
         return std::max({bytes(m, n, k, workers), bytes(n, k, m, workers), bytes(m, k, n, workers)});

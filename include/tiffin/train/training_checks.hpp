@@ -1,4 +1,4 @@
-// What can be wrong with the memory that a step of training is given.
+// Checks of the memory that a training call is given.
 #pragma once
 
 #include <tiffin/call/call_checks.hpp>
@@ -38,7 +38,7 @@ template <class T>
 std::span<const std::byte> bytes_of(std::span<T> some) noexcept {
     return std::as_bytes(some);
 }
-// Whether what is written lies apart from what backward reads, and from what else is written.
+// Fails where a written range overlaps another written range, or one that backward reads.
 inline status check_apart(std::initializer_list<named_bytes> written,
                           std::initializer_list<named_bytes> read) {
     const auto overlap = [](const named_bytes& a, const named_bytes& b) {

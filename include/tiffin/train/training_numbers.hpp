@@ -1,4 +1,4 @@
-// The kind of number that layers learn in: what a policy does in training, compiled once for each.
+// The number type of training on a machine, and the training operations of a policy, compiled for it.
 #pragma once
 
 #include <tiffin/plan/ops_of.hpp>
@@ -13,7 +13,7 @@
 
 TIFFIN_BEGIN
 
-// The kind of number that layers learn in on a machine, the registers of a CPU or a plain number.
+// The number type of training on machine M: SIMD registers or a plain number (see exact_machine.hpp).
 template <class M>
 struct training_numbers {
     using number = typename M::number;
@@ -21,7 +21,7 @@ struct training_numbers {
     using ops = train_detail::training_ops<number, wide>;
     using called_by_number = typename ops::dual;
 
-    // What the operations of a source have in training; see ops_of.
+    // Sets the training operations of source S; see ops_of.
     template <class S, class Formula>
     static constexpr void complete(ops& of) noexcept {
         static_assert(std::none_of(own_kinds<S>.begin(), own_kinds<S>.end(),
@@ -91,8 +91,8 @@ private:
     }
     template <class S>
     static constexpr void complete_gate(ops& of) noexcept {
-        // Forward too over numbers with partials, as an activation that a text names is called with these alone:
-        // the scratch is 2 n of these.
+        // Forward also computes with partials: an activation named in a composition text is compiled for them alone.
+        // The scratch holds 2 n of them.
         of.gate_rows = [](const void* source, const number* products, std::size_t n, wide* scratch,
                           choice<number>* chosen) {
             auto* const room = reinterpret_cast<dual*>(scratch);

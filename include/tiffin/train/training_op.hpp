@@ -1,4 +1,4 @@
-// What a node of a plan does in training, behind functions.
+// The operations of a plan node in training, forward and backward, as function pointers.
 #pragma once
 
 #include <tiffin/plan/op.hpp>
@@ -11,17 +11,16 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// One call of a formula, for one token. Of each operand the features, or one number where it is one per token.
+// The arguments of one formula for one token. An operand is a row of `features` values, or one value per token.
 template <class Number>
 struct training_op_call {
     const void* policy;
     const Number* const* in;  // null: zeros
     std::size_t features;
-    Number* out;          // forward
-    const Number* d_out;  // backward
-    Number* const* d_in;  // null: not wanted
-    const bool*
-        is_added;  // whether the gradient of an operand is added to what lies there; numbers always are
+    Number* out;           // forward
+    const Number* d_out;   // backward
+    Number* const* d_in;   // null: not needed
+    const bool* is_added;  // per operand: d_in +=, else d_in =; of one value per token always +=
 };
 
 template <class Number, class Wide>
@@ -36,10 +35,10 @@ struct training_ops : node_ops<Number, Wide> {
     void (*choose_back)(const void* source, const Number* logits, std::size_t experts,
                         const choice<Number>* chosen, std::size_t choices, const Number* d_weights,
                         dual* room, Number* d_logits) = nullptr;
-    // From the weights that a head gives its choices to what they were chosen by, (choices). room: choices.
+    // Backward of a head's weights, (choices): to the scores that they were computed from. room: choices.
     void (*choose_rows_back)(const void* source, const Number* sums, std::size_t choices,
                              const Number* d_weights, dual* room, Number* d_sums) = nullptr;
-    // From gated weights to the products and, where it is not null, to the weights before. room: 2 n.
+    // Backward of gated weights: to the key products and, unless d_before is null, to the weights before. room: 2 n.
     void (*gate_rows_back)(const void* source, const Number* products, const Number* weights, std::size_t n,
                            const Number* d_weights, dual* room, Number* d_products,
                            Number* d_before) = nullptr;

@@ -1,4 +1,4 @@
-// How a layer is prepared to learn, and what a step of it brings.
+// The options of prepare_training(), and the arguments of forward and backward.
 #pragma once
 
 #include <tiffin/call/carried_residuals.hpp>
@@ -15,44 +15,44 @@
 
 TIFFIN_BEGIN
 
-// What backward reads of forward: left in memory by it, or computed again. Recomputing costs a forward pass more, and
-// no memory but a workspace, which layers can share.
+// Where backward gets the activations of forward from: kept in memory, or recomputed. Recomputing costs one more
+// forward pass, and no memory but a workspace, which layers can share.
 enum class activations { kept, recomputed };
 
 template <class Number>
 struct training_options {
-    std::size_t tokens = 512;  // the most of a call
-    std::size_t table_rows =
-        0;  // the most ids whose rows a table's gradient holds until it is cleared; 0: `tokens`
+    std::size_t tokens = 512;  // the most per call
+    // The most distinct ids in a table's gradient until it is cleared; 0: `tokens`.
+    std::size_t table_rows = 0;
     activations keeps = activations::kept;
-    std::size_t workers = 0;  // tasks at a time; 0: as many as the machine runs
-    // Whether a tensor is trained. A frozen one costs no gradient, nor its products. Empty: all are.
+    std::size_t workers = 0;  // concurrent tasks; 0: one per hardware thread
+    // Whether a tensor is trained. A frozen one has no gradient, and its products are skipped. Empty: all are trained.
     std::function<bool(std::string_view name)> trains{};
-    // Where gradients of dense tensors are added up; those not named here, in memory of the layer's own.
+    // Memory for the gradients of dense tensors; the layer allocates it for those not named here.
     named_memory<Number> into{};
-    // Whether calls bring their workspace, which layers can share; else the layer has one.
+    // Whether the caller passes a workspace with each call, which layers can share; else the layer has its own.
     bool shares_workspace = false;
 };
 
-// What forward reads beside x. All but the ids is read again by backward.
+// The arguments of forward beside x. Backward reads the inputs again, except the ids.
 template <class Number>
 struct training_inputs {
     std::span<const std::int32_t> token_ids{};    // (T), or empty where the block reads none
     matrix_view<const Number> residual{};         // (T, d_model)
     matrix_view<const Number> per_layer_input{};  // (T, width)
     std::span<choice<float>> routes{};            // (T, choices()): written, see token_inputs
-    matrix_view<Number> logits{};                 // (T, experts()): written; of the same router
+    matrix_view<Number> logits{};                 // (T, experts()): written; of the same router as `routes`
     carried_rows<Number>* carried = nullptr;      // of this forward pass
     std::span<const gathered_rows> gathered{};    // see token_inputs
 };
 
-// What backward writes beside the gradients of tensors, where it is asked for, and what it reads beside dy.
+// What backward writes beside the tensors' gradients (empty: not computed), and what it reads beside dy.
 template <class Number>
 struct input_gradients {
-    matrix_view<Number> x{};                // (T, d_model)
-    matrix_view<Number> residual{};         // (T, d_model)
-    matrix_view<Number> per_layer_input{};  // (T, width)
-    matrix_view<const Number> logits{};  // (T, experts()): read; of a loss on the router, see router_loss.hpp
+    matrix_view<Number> x{};                  // (T, d_model)
+    matrix_view<Number> residual{};           // (T, d_model)
+    matrix_view<Number> per_layer_input{};    // (T, width)
+    matrix_view<const Number> logits{};       // (T, experts()): read; of a router loss, see router_loss.hpp
     carried_rows<Number>* carried = nullptr;  // of this backward pass
 };
 

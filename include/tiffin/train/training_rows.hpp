@@ -1,4 +1,4 @@
-// From a node of a plan to what trains it: one class for each way in which rows are computed.
+// Creates the training class of a plan node, by its role.
 #pragma once
 
 #include <tiffin/train/chain_rows.hpp>

@@ -1,4 +1,4 @@
-// Columns for rows.
+// Matrix transpose of f32.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -11,7 +11,7 @@ TIFFIN_BEGIN
 
 namespace train_detail {
 
-// to[c to_stride + r] = from[r stride + c]: four rows and columns at a time in registers.
+// to[c to_stride + r] = from[r stride + c]: blocks of 4 x 4 in registers.
 inline void transpose(const float* from, std::size_t stride, std::size_t rows, std::size_t cols, float* to,
                       std::size_t to_stride) noexcept {
     using four = float __attribute__((vector_size(16)));
@@ -41,14 +41,14 @@ inline void transpose(const float* from, std::size_t stride, std::size_t rows, s
             to[c * to_stride + r] = from[r * stride + c];
 }
 
-// A row into another: added, or in its place.
+// to = from, or to += from.
 inline void add_row(const float* from, std::size_t count, float* to, bool add) noexcept {
     if (add)
         for (std::size_t l = 0; l < count; ++l) to[l] += from[l];
     else
         std::memcpy(to, from, count * sizeof(float));
 }
-// The same of the columns of (rows, columns), each into a row of `to`. Most: rows columns at most.
+// The same for the columns of from (rows, columns), each into a row of `to`. Most: at least rows columns.
 template <std::size_t Most>
 void add_transposed(const float* from, std::size_t from_stride, std::size_t rows, std::size_t columns,
                     float* to, std::size_t to_stride, bool add) noexcept {

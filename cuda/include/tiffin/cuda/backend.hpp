@@ -23,17 +23,16 @@
 TIFFIN_BEGIN
 
 // Blocks on an NVIDIA device: the one that is current when they are prepared.
-// Numerics: weights, tables, activations and the products that cuBLASLt computes are kept in Format (f32,
-//   bf16 or f16), sums and formulas in f32, without TF32. Calls of up to four tokens keep their products in
-//   f32, but those of a mixture's experts. Sums are in no promised order. Routers' weights, biases and norms'
-//   weights are f32.
-// Errors: errc::device with CUDA's own words; else those of the other backends.
-// Cost: dense products by cuBLASLt (a mixture's experts: in tiles of our own), one kernel more a source: the
-//   formula with all its table rows. prepare() waits for `stream`, and allocates a workspace for
-//   prepare_options::tokens as they are: workspace_limit is of the host's memory.
+// Numerics: weights, tables, activations and the products that cuBLASLt computes are kept in Format (f32, bf16 or f16),
+//   sums and formulas in f32, without TF32. Calls of up to four tokens keep their products in f32, except those of a
+//   mixture's experts. The order of sums is unspecified. Routers' weights, biases and norms' weights are f32.
+// Errors: errc::device with CUDA's message; else those of the other backends.
+// Cost: dense products by cuBLASLt (a mixture's experts: in tiles of our own), one more kernel per source: the formula
+//   with all its table rows. prepare() waits for `stream`, and allocates a workspace for all prepare_options::tokens:
+//   workspace_limit is of host memory.
 template <codec Format = f32>
 struct cuda {
-    cudaStream_t stream = nullptr;  // of prepare(), and of calls that name no other
+    cudaStream_t stream = nullptr;  // of prepare(), and of calls without a stream
 
     static constexpr number_formats formats() noexcept {
         return {describe(Format{}), describe(Format{}),        describe(f32{}), false,
@@ -45,19 +44,18 @@ struct cuda {
 };
 cuda(cudaStream_t)->cuda<f32>;
 
-// A block with its weights on a device: y = block(x, inputs), put on a stream.
+// A block with its weights on a device: y = block(x, inputs), enqueued on a stream.
 //
 // Shapes: as for every layer, with all memory on the device: x and y (T, d_model) as Format, token ids
 //   int32. Calls of more tokens than the workspace holds run in pieces.
-// Errors: sizes, memory that is not the device's, overlap: found at once. What a stream refuses:
-// errc::device.
-//   A token id outside its table is found on the device before its row is read; row 0 stands in for it,
-//   and synchronise() reports it.
-// Threads: const calls with a workspace each may run at the same time, on a stream each. An id that one of
-//   them refused is reported to whoever synchronises next.
-// Lifetime: of the layer, the workspace and all memory of a call: until its work on the stream has ended.
-// Cost: no allocation and no synchronisation in a call; it can be captured in a graph. (A delayed block's
-//   call is captured with the place in `carried` that it has then: capture the passes of a whole turn.)
+// Errors: sizes, memory that is not the device's, overlap: returned by the call. An error of the stream: errc::device.
+//   A token id outside its table is found on the device before its row is read: row 0 is read instead, and
+//   synchronise() reports the id.
+// Threads: const calls with a workspace each may run at the same time, on a stream each. An id that one of them refused
+//   is reported by the next synchronise(), on any stream.
+// Lifetime: the layer, the workspace and all memory of a call must live until its work on the stream has ended.
+// Cost: no allocation and no synchronisation in a call; it can be captured in a graph. (A delayed block's call is
+//   captured with the current slot of `carried`: capture the passes of a whole cycle.)
 template <class Block, codec Format>
 class layer<Block, cuda<Format>> {
     static_assert(block_policy<Block>,
@@ -82,7 +80,7 @@ public:
     [[nodiscard]] std::size_t held_bytes() const noexcept { return needs_.held_bytes; }
     // Tokens that the layer's own workspace holds at a time.
     [[nodiscard]] std::size_t tokens() const noexcept { return tokens_; }
-    // Bytes of device memory for a call of `tokens` tokens in one piece, y being x or not.
+    // Bytes of device memory for a call of `tokens` tokens in one piece, also where y is x.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens) const noexcept {
         return bytes_of_a_piece(tokens) + 255;
     }
@@ -102,7 +100,7 @@ public:
     status try_call(const matrix_view<X>& x, const inputs_type& inputs, const matrix_view<Y>& y) {
         return try_call(x, inputs, y, {workspace_.data(), workspace_.size()}, stream_);
     }
-    // Waits for the stream, and reports an id outside a table since the last time: that of the smallest
+    // Waits for the stream, and reports an id outside its table since the last time: of several the one at the smallest
     // position.
     [[nodiscard]] status synchronise(cudaStream_t stream) const;
     [[nodiscard]] status synchronise() const { return synchronise(stream_); }
@@ -126,7 +124,7 @@ private:
     layer(call_needs needs, engine_type engine) : needs_(std::move(needs)), engine_(std::move(engine)) {}
     status run(const matrix_view<const storage>& x, const inputs_type& inputs, const matrix_view<storage>& y,
                std::span<std::byte> memory, cudaStream_t stream) const;
-    // With room for x, and the residual if it is read, where y is written over them.
+    // With copies of x, and of the residual if it is read, for calls where y overwrites them.
     [[nodiscard]] std::size_t bytes_of_a_piece(std::size_t tokens) const noexcept {
         cuda_detail::device_arena copies;
         copies.take<storage>(tokens * needs_.d_model);
@@ -154,7 +152,7 @@ result<layer<Block, cuda<Format>>> cuda<Format>::prepare_layer(const Block& bloc
     if (status s = checked(cudaGetDevice(&device), "device"); !s) return s.failure();
     if (status s = check_stream(stream, device); !s) return s.failure();
     if (status s = check_idle(stream); !s) return s.failure();
-    // Weights on the device may be what `stream` still writes.
+    // `stream` may still be writing weights that are on the device.
     if (status s = checked(cudaStreamSynchronize(stream), "stream"); !s) return s.failure();
     auto readable = readable_weights::make(given, Format::type, device);
     if (!readable) return readable.failure();

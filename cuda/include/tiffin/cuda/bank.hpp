@@ -1,4 +1,4 @@
-// The rank numbers of a low-rank bank, once per token: (A_e x) for the experts chosen.
+// The rank-r intermediate of a low-rank bank: A_e x per token and chosen expert.
 #pragma once
 
 #include <tiffin/cuda/grouping.hpp>
@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// The rows that entries of a grouped call multiply, and where their rank numbers go.
+// The activation rows of the entries of a grouped product, and the destination of their rank-r intermediate.
 template <codec Format>
 struct entry_rows {
     activations<Format> in;
@@ -38,10 +38,10 @@ struct entry_numbers {
     }
 };
 
-// Calls of so many tokens have a warp for each rank number: sorting them by expert would take longer.
+// Calls of up to this many tokens use a warp per element of A_e x: sorting them by expert would take longer.
 inline constexpr std::size_t ungrouped_tokens = 64;
 
-// A warp a rank number: (A_e x)[r] of a token and choice.
+// A warp per element: (A_e x)[r] of a token and choice.
 template <codec Format>
 struct rank_body {
     activations<Format> in;
@@ -71,7 +71,7 @@ struct rank_body {
     }
 };
 
-// The bank A: rank numbers per token and choice, each expert's weights read once for the tokens of a tile.
+// The bank A: A_e x per token and choice, each expert's weights read once per tile of tokens.
 template <codec Format>
 class device_bank_in {
 public:
@@ -85,7 +85,7 @@ public:
         grouped_entries<Format>::lay_out(areas, tokens * choices, experts_);
         return areas.used();
     }
-    // Writes (A_e x)[r] of choice i of token t behind the choices of t, to number i * rank + r.
+    // Writes (A_e x)[r] of choice i of token t to element i * rank + r behind the choices in t's state.
     void run(const device_call<Format>& call, const activations<Format>& in, std::byte* memory,
              const chosen_experts& chosen) const {
         float* const z = chosen.state + 2 * chosen.choices;
@@ -123,7 +123,7 @@ private:
     const typename Format::storage* a_;
 };
 
-// The bank B, turned: (experts, rank, outputs).
+// The bank B, transposed: (experts, rank, outputs).
 template <codec Format>
 class device_bank_out {
 public:

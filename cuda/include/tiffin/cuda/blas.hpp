@@ -1,4 +1,4 @@
-// Products by cuBLASLt, which is asked once how to compute those of a shape.
+// Products by cuBLASLt, whose choice of an algorithm is cached per shape.
 #pragma once
 
 #include <tiffin/cuda/runtime.hpp>
@@ -29,7 +29,7 @@ constexpr cudaDataType_t cuda_type() noexcept {
     return std::is_same_v<Format, f32> ? CUDA_R_32F : std::is_same_v<Format, bf16> ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// The power of two, of at most 256 bytes, at whose multiple something lies.
+// The largest power of two, at most 256 bytes, that an address is a multiple of.
 inline std::uint32_t alignment_of(const void* data) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     std::uint32_t alignment = 256;
@@ -37,7 +37,7 @@ inline std::uint32_t alignment_of(const void* data) noexcept {
     return alignment;
 }
 
-// What decides how a product is computed best.
+// The key of the cache: all that cuBLASLt's choice of an algorithm depends on.
 struct product_shape {
     cudaDataType_t type;
     std::size_t tokens, outputs, inputs, stride;
@@ -46,12 +46,12 @@ struct product_shape {
     friend bool operator==(const product_shape&, const product_shape&) = default;
 };
 
-// cuBLASLt, and how it computes the products of the shapes met last.
-// Threads: any number at a time, with memory of their own.
-// Cost: asked once a shape, not once a product; of more than 64 shapes again for those met longest ago.
+// A cuBLASLt handle, with a cache of the algorithms for the latest shapes.
+// Threads: any number at a time, each with its own scratch memory.
+// Cost: one query per shape, not per product; beyond 64 shapes the oldest entry is replaced.
 class blas {
 public:
-    // Scratch memory of a product: what cuBLASLt asks for on Hopper.
+    // Scratch memory of a product: the workspace size of cuBLASLt on Hopper.
     static constexpr std::size_t memory_bytes = std::size_t{32} << 20;
 
     static result<std::shared_ptr<blas>> make() {
@@ -65,9 +65,9 @@ public:
     blas& operator=(const blas&) = delete;
     ~blas() { static_cast<void>(cublasLtDestroy(handle_)); }
 
-    // out (tokens, outputs) = x (tokens, inputs) W^T, all in Format, rows of x `stride` numbers apart.
+    // out (tokens, outputs) = x (tokens, inputs) W^T, all in Format, rows of x `stride` elements apart.
     // Numerics: f32 sums in cuBLASLt's order, without TF32; rounded to Format once.
-    // Errors: CUBLAS_STATUS_NOT_SUPPORTED where cuBLASLt knows no way, and nothing was launched.
+    // Errors: CUBLAS_STATUS_NOT_SUPPORTED where cuBLASLt has no algorithm; nothing was launched then.
     template <codec Format>
     cublasStatus_t product(const typename Format::storage* x, std::size_t stride, std::size_t tokens,
                            const typename Format::storage* weights, std::size_t outputs, std::size_t inputs,
@@ -86,7 +86,7 @@ private:
         product_shape shape;
         cublasLtMatmulAlgo_t way;
     };
-    // cuBLASLt counts rows downwards: what it sees is out^T = W x^T.
+    // cuBLASLt is column-major: it computes out^T = W x^T.
     struct description {
         cublasLtMatmulDescOpaque_t product;
         cublasLtMatrixLayoutOpaque_t a, b, c;
@@ -130,7 +130,7 @@ private:
                    CUBLAS_STATUS_SUCCESS;
         };
         const auto& [of_a, of_b, of_c] = shape.alignments;
-        // Where a sum is cut, its parts are not to be added in bf16 or f16.
+        // Partial sums of a split k are added in the compute type, not in bf16 or f16.
         const std::uint32_t parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
         const bool is_found =
             cublasLtMatmulPreferenceInit(&wish) == CUBLAS_STATUS_SUCCESS &&
@@ -151,7 +151,7 @@ private:
 
     cublasLtHandle_t handle_;
     std::mutex mutex_;
-    std::array<known_way, 64> known_{};  // the one found first makes room
+    std::array<known_way, 64> known_{};  // the oldest entry is replaced
     std::size_t found_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a call brings to a device layer, and what its kernels see of it.
+// The arguments of a device call, and what its kernels read of them.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -15,8 +15,8 @@
 
 TIFFIN_BEGIN
 
-// What a call on the device gives beside x: token_inputs, with all memory on the device and rows in the
-// layer's number format. `carried` keeps its rows on the device too (see carried_residuals).
+// The arguments of a device call beside x: token_inputs, with all memory on the device and rows in the layer's number
+// format. The rows of `carried` are on the device too (see carried_residuals).
 template <codec Format>
 struct device_inputs {
     using storage = typename Format::storage;
@@ -31,11 +31,10 @@ struct device_inputs {
 
 namespace cuda_detail {
 
-// Areas as cudaMalloc aligns them, and as cuBLASLt likes them.
+// Areas aligned as by cudaMalloc, and as cuBLASLt prefers.
 using device_arena = detail::arena<256>;
 
-// The first id, of a call or of a gathered table's index, that was found to lie outside its table: the
-// smallest key is kept. ~0: none.
+// The first id outside its table, of a call or of a gathered table's index: the smallest key is kept. ~0: none.
 struct refused_ids {
     unsigned long long* key;
 
@@ -47,8 +46,8 @@ struct refused_ids {
     }
 };
 
-// The tokens of a launch: of at most `most`, those below span[1] where there is a span.
-// Token i is row rows[i] of the call, i itself where there are no rows.
+// The tokens of a launch: `most`, or span[1] of at most `most` where only the device has the count. Token i is row
+// rows[i] of the call, row i without `rows`.
 struct token_range {
     std::size_t most;
     const std::uint32_t* span;  // {0, count} on the device; null: `most`
@@ -59,27 +58,27 @@ struct token_range {
     TIFFIN_HD std::size_t row(std::size_t t) const { return rows != nullptr ? rows[t] : t; }
 };
 
-// Calls of so many tokens read each weight once for all of them in one kernel of our own; larger ones
-// multiply by cuBLASLt.
+// Calls of up to this many tokens read each weight once for all of them in one kernel of our own; larger ones multiply
+// by cuBLASLt.
 inline constexpr std::size_t few_tokens = 4;
 inline bool is_few(const token_range& tokens) noexcept {
     return tokens.most <= few_tokens;
 }
 
-// The rows of a table, a pool or a map, and which of them is each token's, or each choice's of each token.
+// The rows of a table, a pool or a map, and the row index per token, or per token and choice.
 struct row_source {
     const std::byte* data = nullptr;
     const std::int32_t* index = nullptr;
     std::size_t count = 0;
     std::size_t stride = 0;  // bytes
-    std::size_t first = 0;   // tokens of the call before these
+    std::size_t first = 0;   // tokens of the call before this piece
     bool gathered = false;
 
-    // Of token i; index[0] is the first of these tokens'.
+    // Of token i; index[0] is that of the first token of the piece.
     __device__ const std::byte* row(std::size_t i, const refused_ids& refused) const {
         return at(first + i, index[i], refused);
     }
-    // Of one of token i's choices; index[0] is the first of the whole call's.
+    // Of one of token i's choices; index[0] is the first of the whole call.
     __device__ const std::byte* row_of_choice(std::size_t i, std::size_t choices, std::size_t which,
                                               const refused_ids& refused) const {
         const std::size_t position = (first + i) * choices + which;
@@ -96,13 +95,12 @@ private:
         return data + static_cast<std::size_t>(id) * stride;
     }
 };
-// The rows of choices that came with a call, of which `first` tokens came before these.
+// Gathered rows by choice. `first`: tokens of the call before this piece.
 inline row_source rows_of_choices(const gathered_rows& from, std::size_t first) {
     return {from.data, from.index.data(), from.count, from.stride, first, true};
 }
 
-// Where an engine writes: row i (+)= its value, as f32 where values are not complete yet, else in the
-// layer's format.
+// The destination of an engine: row i (+)= its value, in f32 for partial sums, else in the layer's format.
 template <codec Format>
 struct device_rows {
     using storage = typename Format::storage;
@@ -113,7 +111,7 @@ struct device_rows {
     bool add = false;
     const std::uint32_t* rows = nullptr;
 
-    // Whether they can hold what is not complete yet.
+    // Whether the rows can hold partial sums.
     [[nodiscard]] bool takes_parts() const noexcept { return wide || std::same_as<Format, f32>; }
 
     template <std::size_t N>
@@ -133,7 +131,7 @@ private:
     }
 };
 
-// What an engine computes in one go.
+// One piece of a call: the tokens that fit the workspace.
 template <codec Format>
 struct device_call {
     using storage = typename Format::storage;
@@ -142,7 +140,7 @@ struct device_call {
     const std::int32_t* token_ids = nullptr;
     matrix_view<const storage> residual{};
     matrix_view<const storage> per_layer_input{};
-    const gathered_rows* gathered = nullptr;  // of the whole call, of which `first` tokens came before these
+    const gathered_rows* gathered = nullptr;  // of the whole call, with `first` tokens before this piece
     std::size_t first = 0;
     token_range tokens{};
     device_rows<Format> to{};
@@ -154,15 +152,15 @@ struct device_call {
     launches* out = nullptr;
 };
 
-// Rows of activations, one after the other.
+// Rows of activations, `stride` elements apart.
 template <codec Format>
 struct activations {
     const typename Format::storage* data;
     std::size_t stride;
 };
 
-// Rows rows[i] of `from`, row i without `rows`, as they are: what a product reads where tokens lie apart, and what
-// a call reads where y is written over it.
+// Copies rows rows[i] of `from`, row i without `rows`: for products where tokens are not contiguous, and for inputs
+// that y overwrites.
 template <codec Format>
 struct gather_body {
     activations<Format> from;

@@ -1,4 +1,4 @@
-// What is wrong with a call on the device, as far as the host can tell.
+// The checks of a device call that the host can make.
 #pragma once
 
 #include <tiffin/call/call_checks.hpp>
@@ -18,7 +18,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// What Format's numbers are given as: their bits, or CUDA's type of them.
+// The element types of Format: its storage bits, or CUDA's type.
 template <class T, class Format>
 concept number_of = std::same_as<T, typename Format::storage> ||
                     (std::same_as<Format, bf16>&& std::same_as<T, ::__nv_bfloat16>) ||
@@ -31,7 +31,7 @@ inline status is_captured(cudaStream_t stream, bool& captured) {
     return {};
 }
 
-// Of a stream that is being captured CUDA does not say which device it is of: the question would end the capture.
+// CUDA cannot report the device of a stream that is being captured: the query would end the capture.
 inline status check_stream([[maybe_unused]] cudaStream_t stream, [[maybe_unused]] int device) {
 #if CUDART_VERSION >= 12080
     bool captured = false;
@@ -74,7 +74,7 @@ inline status check_memory(const void* data, const char* name, int device) {
     return {};
 }
 
-// A matrix of a call with rows of a width of its own.
+// A matrix of a call: its shape, and that it is in device memory.
 template <class T>
 status check_rows(const matrix_view<T>& given, const char* name, std::size_t rows, std::size_t width,
                   int device) {
@@ -82,7 +82,7 @@ status check_rows(const matrix_view<T>& given, const char* name, std::size_t row
     return rows == 0 ? status{} : check_memory(given.data, name, device);
 }
 
-// Everything but the token ids' values and what is in gathered indices, which the device looks at.
+// Checks all but the token ids' values and gathered indices, which are checked on the device.
 template <codec Format>
 status check_device_call(const call_needs& needs, int device,
                          const matrix_view<const typename Format::storage>& x,
@@ -126,14 +126,14 @@ status check_device_call(const call_needs& needs, int device,
     return detail::check_apart(x, inputs, y);
 }
 
-// Only what was seen: a call on another stream may have noted a smaller position since.
+// Clears the key that was read, no other: a call on another stream may have noted a smaller position since.
 struct forget_body {
     refused_ids refused;
     unsigned long long seen;
 
     __device__ void operator()(std::size_t) const { atomicCAS(refused.key, seen, refused_ids::none); }
 };
-// Waits for the stream; then what was noted, which is noted no more.
+// Waits for the stream; then reads and clears the noted id.
 inline status take_refused(const refused_ids& refused, unsigned long long& key, cudaStream_t stream) {
     const auto ended = [&] { return checked(cudaStreamSynchronize(stream), "synchronise"); };
     if (status s = check_idle(stream); !s) return s;
@@ -148,7 +148,7 @@ inline status take_refused(const refused_ids& refused, unsigned long long& key, 
     return ended();
 }
 
-// What the device noted of an id, in the words of the other backends.
+// The error for an id noted on the device, with the message of the other backends.
 inline failure refusal_of(const call_needs& needs, unsigned long long key) {
     const auto id = static_cast<std::int32_t>(static_cast<std::uint32_t>(key));
     const std::string position = std::to_string(key >> 32 & 0x7FFFFFFFull);

@@ -1,4 +1,4 @@
-// Where the engines of the CUDA backend run: kernels and cuBLASLt, on the call's stream.
+// The device, the Target of the engines of the CUDA backend: kernels and cuBLASLt on the call's stream.
 #pragma once
 
 #include <tiffin/cuda/bank.hpp>
@@ -27,7 +27,7 @@ inline constexpr std::size_t lanes_of = 0;
 template <std::size_t N>
 inline constexpr std::size_t lanes_of<pack<N>> = N;
 
-// What an earlier call left is delivered, what this one sends takes its place.
+// The rows of a delay: returns those of an earlier call and stores this call's in their slot.
 template <codec Format>
 struct exchanged_value {
     const float* sent;
@@ -45,7 +45,7 @@ struct exchanged_value {
     }
 };
 
-// Values into rows of one format, `stride` apart.
+// Writes values to rows of one format, `stride` elements apart.
 template <codec To>
 struct row_write {
     typename To::storage* data;
@@ -57,7 +57,7 @@ struct row_write {
         store<To, N>(v, data + t * stride + feature, count);
     }
 };
-// Complete values to where they belong.
+// Writes complete values to their destination.
 template <codec Format>
 struct put_values {
     device_rows<Format> to;
@@ -69,7 +69,7 @@ struct put_values {
     }
 };
 
-// A target (see engine/target.hpp).
+// The types and operations that the engines (engine/) use as Target.
 template <codec Format>
 struct device {
     using storage = typename Format::storage;
@@ -115,7 +115,7 @@ struct device {
         const std::size_t row = view.call.tokens.row(t);
         return {row, view.state_of(t), view.call.given.row(row), view.call.residual.row(row), t};
     }
-    // Where a register of what a source reads begins.
+    // Pointer to a source's input at a token and feature.
     TIFFIN_HD static const storage* input_at(const activations& in, const token& at, std::size_t feature) {
         return in.data + at.number * in.stride + feature;
     }
@@ -123,7 +123,7 @@ struct device {
     __device__ static const storage* row(const View& view, const token& at, std::size_t table) {
         return reinterpret_cast<const storage*>(view.rows[table].row(at.row, view.call.refused));
     }
-    // The row of choice i of those that a token chose, where they came with the call.
+    // The row of a token's choice i, where the chosen rows were gathered by the caller.
     template <class View>
     __device__ static const storage* gathered_row(const View& view, const token& at,
                                                   const engine_detail::slot& s, std::size_t i) {
@@ -131,7 +131,7 @@ struct device {
             view.rows[s.table].row_of_choice(at.row, s.choices, i, view.call.refused));
     }
 
-    // The value of a row of a table, or of the sum of those chosen.
+    // The value of a table row, or of the weighted sum of the chosen rows.
     template <class Numbers, tensor_kind Kind, class View>
     __device__ static typename Numbers::reg value_of_rows(const View& view, const token& at,
                                                           const engine_detail::slot& s, std::size_t feature,
@@ -153,7 +153,7 @@ struct device {
         }
     }
 
-    // Rows of activations that a source writes and the next one reads.
+    // Activation rows between two parts of a chain.
     class buffer {
     public:
         buffer(arena& areas, std::size_t tokens, std::size_t width) noexcept
@@ -173,7 +173,7 @@ struct device {
     static storage* lay_out_inputs(arena& areas, std::size_t tokens, std::size_t width) noexcept {
         return areas.template take<storage>(tokens * width);
     }
-    // Rows of x: where they are, or copied together.
+    // Rows of x: in place, or gathered into `room`.
     static activations inputs(const call& of, const matrix_view<const storage>& x, storage* room) {
         if (of.tokens.rows == nullptr) return {x.data, x.stride};
         gather<Format>(*of.out, {x.data, x.stride}, of.tokens.rows, of.tokens, x.cols, room);
@@ -214,14 +214,14 @@ struct device {
                                  of.tokens, view.outputs, store);
         }
     }
-    // The formula of a tree without products: its norms first.
+    // The formula of a tree without products, its scales first.
     template <class View, class Store>
     static void evaluate_rows(const call& of, const View& view, const Store& store) {
         scale_rows(of, view);
         write_values<Format>(*of.out, source_value<Format, View>{view, nullptr, 0}, of.tokens, view.outputs,
                              store);
     }
-    // The norms of all rows.
+    // The scales of norms and gates of all rows.
     template <class View>
     static void scale_rows(const call& of, const View& view) {
         visit_nodes(view.source, [&]<std::size_t First>(const auto& node) {
@@ -238,7 +238,7 @@ private:
         few_body<Format, View, Tokens, Store> body{view, in, products.weights(), products.inputs(), store};
         if (of.tokens.most > 0) for_warps(*of.out, view.outputs, body);
     }
-    // Where a row is a product and nothing else, cuBLASLt writes it where it belongs.
+    // Where the formula is one product and nothing else, cuBLASLt writes it to the destination.
     template <class Products, class View, class Store>
     static bool write_product(const call& of, const Products& products, const activations& in,
                               std::byte* memory, const View& view, const Store& store) {

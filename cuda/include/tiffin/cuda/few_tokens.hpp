@@ -17,7 +17,7 @@ template <codec Format, class View, std::size_t Tokens, class Write>
 struct few_body {
     static constexpr std::size_t projections = count_of<decltype(View::source)>(tensor_kind::projection);
     static constexpr std::size_t numbers = access<Format>;
-    // Accesses to each weight that are under way together: few warps read much.
+    // Loads of each weight in flight at a time: few warps have to read much.
     static constexpr std::size_t together = 4;
 
     View view;
@@ -58,7 +58,7 @@ private:
         for (std::size_t i = 0; i != projections; ++i) all |= reinterpret_cast<std::uintptr_t>(weights[i]);
         return all % 16 == 0;
     }
-    // Numbers k, k + step, ... of the feature's weights times the tokens'. More than one only where rows are whole.
+    // Adds elements k, k + step, ... of the feature's weights times the tokens'. Count > 1 only if are_whole().
     template <std::size_t Count>
     __device__ void add(std::size_t k, std::size_t step, std::size_t feature, std::size_t tokens,
                         float (&sums)[Tokens][projections]) const {

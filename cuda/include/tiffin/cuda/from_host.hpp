@@ -1,4 +1,4 @@
-// Layers on the device that are called with memory of the host.
+// Layers on the device that are called with host memory.
 #pragma once
 
 #include <tiffin/cuda/backend.hpp>
@@ -15,11 +15,11 @@
 
 TIFFIN_BEGIN
 
-// The backend `cuda` behind the interface of the others, so that what calls them can call it: x, y and
-// all inputs lie with the host, and a call returns when y is there.
-// Numerics: x is rounded to Format, y widened from it. Errors: those of both sides.
-// Cost: device memory for the call's inputs and for y is allocated, and all is copied: for tests, tools and
-//   comparisons, not for inference.
+// The backend `cuda` with the interface of the other backends: x, y and all inputs are in host memory, and a call
+// returns when y is complete.
+// Numerics: x is rounded to Format, y widened from it. Errors: those of host and device calls.
+// Cost: each call allocates device memory for its inputs and for y, and copies them: for tests, tools and comparisons,
+//   not for inference.
 template <codec Format = f32>
 struct cuda_from_host {
     cuda<Format> device{};
@@ -37,10 +37,10 @@ struct cuda_from_host {
 
 namespace cuda_detail {
 
-// Copies of a call's host memory on the device.
+// Device copies of a call's host memory.
 class call_copies {
 public:
-    // Numbers as Format.
+    // Values rounded to Format.
     template <codec Format>
     matrix_view<const typename Format::storage> rows(const matrix_view<const float>& from) {
         using storage = typename Format::storage;
@@ -97,7 +97,7 @@ public:
     [[nodiscard]] std::size_t d_ff() const noexcept { return held_.d_ff(); }
     [[nodiscard]] std::size_t choices() const noexcept { return held_.choices(); }
     [[nodiscard]] const call_needs& needs() const noexcept { return held_.needs(); }
-    // Of the host: none. A call takes device memory of its own.
+    // Host memory: none. A call allocates its device memory itself.
     [[nodiscard]] std::size_t workspace_bytes(std::size_t, std::size_t) const noexcept { return 0; }
 
     template <class X, class Y>
@@ -140,7 +140,7 @@ status layer<Block, cuda_from_host<Format>>::run(const matrix_view<const float>&
         rows.index = {there.copy(rows.index.data(), rows.index.size()), rows.index.size()};
     }
     given.gathered = gathered;
-    // What is carried takes a round trip: this call's slot, the first of a handle on the device.
+    // Carried rows are copied there and back: this call's slot becomes the first of a handle on the device.
     const std::size_t delay = needs().delay;
     const matrix_view<float> slot = delay != 0 ? inputs.carried->slot(tokens) : matrix_view<float>{};
     auto* const carried_rows = there.template room<float>(delay * tokens * width);

@@ -1,4 +1,4 @@
-// Tokens sorted by the expert that was chosen for them, on the device.
+// Tokens sorted by chosen expert, on the device.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
@@ -21,7 +21,7 @@ using engine_detail::chosen_experts;
 struct key_body {
     chosen_experts chosen;
     token_range tokens;
-    std::uint32_t none;  // for what lies behind the last token
+    std::uint32_t none;  // the key of entries beyond the last token
     std::uint32_t* keys;
     std::uint32_t* entries;
 
@@ -47,8 +47,8 @@ struct start_body {
     }
 };
 
-// `choices` entries per token, token * choices + which, expert by expert; within one they keep their order.
-// (A template, so that CUB is compiled where something routes and nowhere else.)
+// Entries token * choices + choice, sorted by expert, stable within one. (A template, so that CUB is compiled only
+// where there is a router.)
 template <codec Format>
 struct grouped_entries {
     std::uint32_t* order;

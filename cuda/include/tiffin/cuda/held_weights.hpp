@@ -1,4 +1,4 @@
-// What a tree of sources keeps of its tables and vectors on the device.
+// The tables and vectors of a tree of sources, on the device.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
@@ -13,7 +13,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// The tables and vectors of a tree.
+// Sets the rows that a kernel's view reads, per call.
 template <codec Format>
 class device_tensors {
 public:
@@ -51,7 +51,7 @@ private:
         row_source rows;
         std::size_t gathered;
         std::size_t number;
-        bool by_choice;  // rows that a router of rows chose: gathered ones alone
+        bool by_choice;  // gathered rows that a row router chose, indexed by choice
     };
     std::vector<held_table> tables_;
 };

@@ -1,4 +1,4 @@
-// Threads for work that is written once per element, once a warp or once per row.
+// Kernel launches with one thread per element, one warp per item or one block per row.
 #pragma once
 
 #include <tiffin/cuda/runtime.hpp>
@@ -12,7 +12,7 @@ namespace cuda_detail {
 inline constexpr unsigned warp_threads = 32;
 inline constexpr unsigned block_threads = 256;
 
-// The threads of one warp, and a sum over them that all of them get.
+// The threads of one warp; sum() returns the sum over them to all of them.
 struct warp {
     __device__ unsigned rank() const { return threadIdx.x % warp_threads; }
     static constexpr unsigned size() { return warp_threads; }
@@ -23,7 +23,7 @@ struct warp {
     }
 };
 
-// The threads of one block. `partial` is shared by them, a number a warp.
+// The threads of one block; `partial`: in shared memory, a float per warp.
 struct block {
     float* partial;
 
@@ -35,7 +35,7 @@ struct block {
         __syncthreads();
         float total = 0;
         for (unsigned i = 0; i < block_threads / warp_threads; ++i) total += partial[i];
-        __syncthreads();  // before anybody begins the next sum
+        __syncthreads();  // before any thread begins the next sum
         return total;
     }
 };
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(block_threads) row_kernel(const Body body) {
     body(block{partial}, std::size_t{blockIdx.x});
 }
 
-// Calls body(i) for i below `items`, a thread each.
+// Calls body(i) for i below `items`, one thread each.
 template <class Body>
 void for_elements(launches& out, std::size_t items, const Body& body) {
     out.kernel((items + block_threads - 1) / block_threads, block_threads, element_kernel<Body>, body, items);

@@ -1,4 +1,4 @@
-// A mixture of experts on the device: tokens grouped there, experts one after the other.
+// A mixture of experts on the device: tokens grouped by expert, one expert after the other.
 #pragma once
 
 #include <tiffin/cuda/engine/mixture.hpp>
@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// The tokens of one expert: how many, which they are among the mixture's and in the call, and which entry
-// each one's result is. A token's experts are different ones, so that no expert has more tokens than the call.
+// The tokens of one expert: their count, their indices in the mixture and in the call, and the entries of their
+// results. A token's experts are distinct, so that no expert has more tokens than the call.
 struct expert_body {
     const std::uint32_t* order;
     const std::uint32_t* starts;  // of this expert and of the next
@@ -41,7 +41,7 @@ struct expert_body {
     }
 };
 
-// A token's results, the shared one first, then the experts' by ascending number, whatever their weights.
+// A token's result: the shared block's row first, then the weighted rows of the experts by ascending index.
 struct mixed_value {
     chosen_experts chosen;
     const float* entries;
@@ -67,7 +67,7 @@ struct mixed_value {
     }
 };
 
-// The shared block, then the experts, each for the tokens that chose it; their rows are mixed at the end.
+// The shared block, then the experts, each for the tokens that chose it; the weighted sum at the end.
 template <class Target, class Source>
 class mixture_rows {
     using Format = typename Target::format;
@@ -118,7 +118,7 @@ private:
         std::uint32_t* numbers;
         std::uint32_t* in_rows;
         std::uint32_t* out_rows;
-        float* entries;  // a row per entry, before its weight
+        float* entries;  // a row per entry, without its weight
         float* shared;
     };
     grouped lay_out(device_arena& areas, std::size_t tokens) const noexcept {

@@ -1,4 +1,4 @@
-// Several numbers of a row at a time: what formulas are evaluated on in a thread.
+// Packs of floats: the registers on which a thread evaluates formulas.
 #pragma once
 
 #include <tiffin/format/concepts.hpp>
@@ -83,7 +83,7 @@ TIFFIN_HD pack<N> select(const pack_mask<N>& condition, const pack<N>& a, const 
     return out;
 }
 
-// Found by argument-dependent lookup, as a register's are.
+// Found by argument-dependent lookup, as those of CPU registers are.
 struct exp_of {
     TIFFIN_HD float operator()(float v) const { return std::exp(v); }
 };
@@ -122,7 +122,7 @@ TIFFIN_HD pack<N> apply(const Formula& formula, const std::same_as<pack<N>> auto
         return by_lane<N>(formula, in...);
 }
 
-// A quotient and what remains. A device divides 64 bits in a hundred steps, 32 in twenty.
+// Quotient and remainder. A device divides 64 bits in a hundred steps, 32 in twenty.
 struct divided {
     std::size_t quotient;
     std::size_t remainder;
@@ -133,7 +133,7 @@ TIFFIN_HD inline divided divide(std::size_t a, std::size_t b) {
     return {small / by, small % by};
 }
 
-// The numbers that a thread reads in one access of 16 bytes.
+// Elements per access of a thread: 16 bytes.
 template <codec Format>
 inline constexpr std::size_t access = 16 / sizeof(typename Format::storage);
 
@@ -149,7 +149,7 @@ TIFFIN_HD float widen(const typename Format::storage& stored) {
     return number;
 }
 
-// `count` of N numbers, the others 0; in one access where they lie at a multiple of 16 bytes.
+// Loads `count` of N elements, the others 0; in one access where they are aligned to 16 bytes.
 template <codec Format, std::size_t N>
 TIFFIN_HD pack<N> load(const typename Format::storage* from, std::size_t count) {
     using group = words<typename Format::storage, N>;

@@ -1,4 +1,4 @@
-// Dense products of a stage: by cuBLASLt, by tiles where only the device knows the number of tokens.
+// Dense products of a stage: by cuBLASLt, or in tiles where only the device has the number of tokens.
 #pragma once
 
 #include <tiffin/cuda/blas.hpp>
@@ -30,12 +30,12 @@ public:
     [[nodiscard]] const auto& weights() const noexcept { return weights_; }
     [[nodiscard]] std::size_t inputs() const noexcept { return inputs_; }
 
-    // Planes of (tokens, outputs), one a weight, then cuBLASLt's memory.
+    // Planes of (tokens, outputs), one per weight, then cuBLASLt's memory.
     static constexpr bool is_any = Count > 0;
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t /*workers*/) const noexcept {
         return is_any ? plane(tokens) * Count * sizeof(storage) + blas::memory_bytes : 0;
     }
-    // Numbers from one plane to the next: each begins on a line of 256 bytes.
+    // Elements between two planes: each begins at a multiple of 256 bytes.
     [[nodiscard]] std::size_t plane(std::size_t tokens) const noexcept {
         return (tokens * outputs_ + 127) / 128 * 128;
     }
@@ -45,7 +45,7 @@ public:
         for (std::size_t i = 0; i != Count && tokens.most > 0; ++i)
             one(tokens, in, weights_[i], planes + i * plane(tokens.most), memory, out);
     }
-    // One product straight to where it belongs: rows of `outputs` numbers one after the other.
+    // One product written to its destination: contiguous rows of `outputs` elements.
     void one(const token_range& tokens, const activations<Format>& in, const storage* weights, storage* to,
              std::byte* memory, launches& out) const noexcept {
         if (!out.going()) return;

@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// A warp eight experts of up to Tokens tokens: their logits, each number of the weights read once for all of
-// these tokens. Tokens one after the other have warps side by side, which read the same weights.
+// A warp per eight experts and up to Tokens tokens: their logits, each weight read once for all of these tokens.
+// Neighbouring warps have consecutive tokens, and read the same weights.
 template <codec Format, std::size_t Tokens>
 struct logits_body {
     static constexpr std::size_t together = 8;
@@ -27,7 +27,7 @@ struct logits_body {
     std::size_t experts;
     std::size_t inputs;
     float* logits;       // (tokens, experts)
-    std::size_t stride;  // from one token's to the next's
+    std::size_t stride;  // between the logits of two tokens
 
     [[nodiscard]] TIFFIN_HD std::size_t groups() const { return (tokens + Tokens - 1) / Tokens; }
     [[nodiscard]] std::size_t items() const { return groups() * ((experts + together - 1) / together); }
@@ -54,7 +54,7 @@ struct logits_body {
     }
 
 private:
-    // Behind the last token: the last one once more.
+    // Beyond the last token: the last one again.
     __device__ std::size_t clamped(std::size_t t) const { return t < tokens ? t : tokens - 1; }
 };
 
@@ -75,7 +75,7 @@ struct choose_body {
     }
 };
 
-// The same of one token by a block, a warp an expert, where they are few and so are the tokens.
+// Logits and choice of a token by a block, a warp per expert, for few experts and few tokens.
 template <codec Format, router_policy Router>
 struct route_body {
     static constexpr std::size_t most_experts = 256;
@@ -137,7 +137,7 @@ struct record_body {
     }
 };
 
-// The experts of each token by a router, into its state.
+// The experts of each token by a router, written to its state.
 template <codec Format, router_policy Router>
 class device_router {
 public:
@@ -174,8 +174,7 @@ public:
                                                             experts_, inputs_, to});
                 return;
             }
-            // With many tokens there are warps enough, and the weights' way through the caches is what
-            // counts.
+            // With many tokens there are enough warps, and the cache traffic of the weights is the limit.
             const areas at = lay_out(memory, call.tokens.most);
             if (call.tokens.most >= many_tokens)
                 multiply<4>(call, in, at.logits);

@@ -1,4 +1,4 @@
-// The rows of each token by a router of rows, on the device.
+// A row router on the device: it chooses the table rows of each token.
 #pragma once
 
 #include <tiffin/bind/row_checks.hpp>
@@ -23,7 +23,7 @@ struct add_bias_body {
     __device__ void operator()(std::size_t i) const { rows[i] += bias[i % width]; }
 };
 
-// A thread per token and head, which chooses among the scores of its keys.
+// A thread per token and head, which chooses rows by the scores of its half keys.
 template <key_router Router>
 struct choose_rows_body {
     Router router;
@@ -57,12 +57,12 @@ struct take_range_body {
     }
 };
 
-// A warp per choice: the product of its row's key with what is read.
+// A warp per choice: the dot product of its row's key with the router's input.
 template <codec Format>
 struct row_products_body {
     activations<Format> in;
     token_range tokens;
-    const typename Format::storage* keys;  // (rows, inputs); null: they came with the call
+    const typename Format::storage* keys;  // (rows, inputs); null: gathered by the caller
     row_source came;
     refused_ids refused;
     std::size_t inputs;
@@ -90,7 +90,7 @@ struct row_products_body {
     }
 };
 
-// A thread per token.
+// A thread per token, which gates the weights of its rows.
 template <gating_router Router>
 struct gate_rows_body {
     Router router;
@@ -210,7 +210,7 @@ private:
     const float* bias_ = nullptr;
     const float* half_keys_ = nullptr;
     const typename Format::storage* row_keys_ = nullptr;
-    std::size_t gathered_ = 0;  // the rows' keys: 0, or which of the call's tables they are
+    std::size_t gathered_ = 0;  // row keys: 0, or the number of the call's gathered table
     row_source ranges_;
 };
 

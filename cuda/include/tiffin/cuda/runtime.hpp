@@ -1,4 +1,4 @@
-// CUDA's own calls, with its errors as this library's, and memory of the device.
+// The CUDA runtime with this library's errors: device memory, memory locations, kernel launches.
 #pragma once
 
 #include <tiffin/error.hpp>
@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// CUDA's refusal of something, in its own words.
+// A CUDA error as a failure, with CUDA's message.
 inline failure refused(cudaError_t code, std::string where, const std::string& what = "") {
     return {
         errc::device, std::move(where),
@@ -22,16 +22,16 @@ inline failure refused(cudaError_t code, std::string where, const std::string& w
 }
 inline status checked(cudaError_t code, const char* where, const std::string& what = "") {
     if (code == cudaSuccess) return {};
-    static_cast<void>(cudaGetLastError());  // so that the next call does not find this one's error
+    static_cast<void>(cudaGetLastError());  // clears the error, so that the next call does not report it
     return refused(code, where, what);
 }
 
-// Where memory lies: on which device, or with the host; pinned there, a device can read it.
+// The location of memory: a device, or the host; a device can read pinned host memory.
 struct memory_place {
     bool device = false;
     bool pinned = false;
     int number = 0;
-    cudaError_t unknown = cudaSuccess;  // why CUDA does not say
+    cudaError_t unknown = cudaSuccess;  // the error of the query, if any
 };
 inline memory_place place_of(const void* data) noexcept {
     cudaPointerAttributes found{};
@@ -43,7 +43,7 @@ inline memory_place place_of(const void* data) noexcept {
     return {found.type == cudaMemoryTypeDevice || found.type == cudaMemoryTypeManaged,
             found.type == cudaMemoryTypeHost, found.device};
 }
-// Whether kernels of a device may read memory: it is its own.
+// Whether memory is that of this device.
 inline bool lies_on(int device, const void* data) noexcept {
     const memory_place place = place_of(data);
     return place.device && place.number == device;
@@ -88,7 +88,7 @@ private:
     std::size_t size_ = 0;
 };
 
-// What a call puts on its stream. After the first refusal nothing more is put there.
+// The launches of a call on its stream. After the first error nothing more is launched.
 class launches {
 public:
     explicit launches(cudaStream_t stream) noexcept : stream_(stream) {}
@@ -107,7 +107,7 @@ public:
         config.stream = stream_;
         refuse(cudaLaunchKernelEx(&config, entry, Parameters(arguments)...), "launch");
     }
-    // Notes what a CUDA call answered.
+    // Keeps the first error of a CUDA call.
     void refuse(cudaError_t code, const char* where) noexcept {
         if (!going() || code == cudaSuccess) return;
         refusal_ = code;

@@ -1,4 +1,4 @@
-// Products of which the device alone knows how many rows there are, and which weights they meet.
+// Grouped products, whose number of rows per expert is known on the device only.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
@@ -13,11 +13,11 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// out(i, j) = sum over k of x(i)[k] W_e[j][k] for the rows i from starts[e] to starts[e + 1], whatever e.
+// out(i, j) = sum over k of x(i)[k] W_e[j][k] for the rows i from starts[e] to starts[e + 1], for every expert e.
 // Without starts: for the rows below `all`, of one expert.
-// Rows: i -> the row's numbers; Out: (i, j, sum).
-// Numerics: f32; k ascending in each of the parts that its range is dealt to, one where there are 64 columns.
-// Cost: a tile of 64 rows and `columns` outputs a block, from shared memory; the next slice of k is read while one is
+// Rows: i -> pointer to row i; Out: called with (i, j, sum).
+// Numerics: f32; k ascending in each of the `parts` that its range is split into, one where there are 64 columns.
+// Cost: a tile of 64 rows and `columns` outputs per block, from shared memory; the next slice of k is read while one is
 //   multiplied.
 template <codec Format, class Rows, class Out, unsigned Columns = 64>
 struct tiled_product {
@@ -41,7 +41,7 @@ struct tiled_product {
     }
 };
 
-// A thread's share of a slice of Lines rows, Depth numbers each, on its way to shared memory.
+// A thread's share of a slice of Lines rows, Depth elements each, in registers on the way to shared memory.
 template <codec Format, unsigned Lines, unsigned Depth>
 struct slice {
     static constexpr unsigned numbers = access<Format>, items = Lines * (Depth / numbers);
@@ -49,7 +49,7 @@ struct slice {
 
     pack<numbers> held[own];
 
-    // row(line): where its numbers begin, or null.
+    // row(line): pointer to the row, or null.
     template <class Row>
     __device__ void read(const Row& row, std::size_t k, std::size_t inputs) {
         for (unsigned i = 0; i < own; ++i) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(block_threads)
         }
         __syncthreads();
     }
-    // The parts' sums, one after the other, in the place of the rows.
+    // Adds the parts' sums in order, in the shared memory of x.
     if constexpr (parts > 1) {
         static_assert(side * Columns <= side * depth);
         float* const total = &x[0][0];
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(block_threads)
                 p.out(first + down + a, column + right + b, sums[a][b]);
 }
 
-// `most`: the rows there can be.
+// `most`: upper bound of the number of rows.
 template <codec Format, class Rows, class Out, unsigned Columns>
 void multiply(launches& out, std::size_t most, const tiled_product<Format, Rows, Out, Columns>& product) {
     constexpr std::size_t side = tiled_product<Format, Rows, Out, Columns>::side;
@@ -142,7 +142,7 @@ void multiply(launches& out, std::size_t most, const tiled_product<Format, Rows,
                tiled_kernel<Format, Rows, Out, Columns>, product);
 }
 
-// Rows one after the other, and where their products go.
+// Contiguous rows, and the destination of their products.
 template <codec Format>
 struct rows_in_order {
     activations<Format> in;

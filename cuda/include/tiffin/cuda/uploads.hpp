@@ -1,4 +1,4 @@
-// A block's tensors on their way to the device.
+// The copies of a block's tensors to the device.
 #pragma once
 
 #include <tiffin/bind/stored_numbers.hpp>
@@ -18,7 +18,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// A tensor's numbers where the host can read them: where they are, or copied to `memory`.
+// Makes a tensor readable by the host: in place, or copied to `memory`.
 inline status bring_to_host(tensor_view& given, std::vector<std::byte>& memory, const std::string& name) {
     if (!place_of(given.data).device) return {};
     memory.resize(bytes_of(given.type, given.shape.elements()));
@@ -26,19 +26,19 @@ inline status bring_to_host(tensor_view& given, std::vector<std::byte>& memory, 
     return checked(cudaMemcpy(memory.data(), there, memory.size(), cudaMemcpyDeviceToHost), "weights", name);
 }
 
-// Puts tensors on the device, the current one, in the format asked for; those that lie there in it stay
-// where they are. After the first refusal nothing more is put there, and pointers are null.
+// Copies tensors to the current device in the requested format; those that are there in it already are read in place.
+// After the first error nothing more is copied, and pointers are null.
 class uploads {
 public:
     uploads(blas& by, int device) noexcept : blas_(&by), device_(device) {}
 
-    // What dense products are handed to.
+    // The cuBLASLt handle for dense products.
     [[nodiscard]] blas& products_by() const noexcept { return *blas_; }
     [[nodiscard]] const status& outcome() const noexcept { return outcome_; }
-    // The memory of everything that was put there.
+    // The memory of all copies.
     [[nodiscard]] std::vector<device_memory> take() noexcept { return std::move(held_); }
 
-    // The tensor's numbers as Format; null where it was not given.
+    // The tensor's values as Format; null where it was not given.
     template <codec Format>
     const typename Format::storage* numbers(const tensor_view& given) {
         using storage = typename Format::storage;
@@ -50,8 +50,8 @@ public:
         const stored_numbers converted(on_host(given, memory), describe(Format{}), alignof(storage));
         return copy(reinterpret_cast<const storage*>(converted.data()), given.shape.elements());
     }
-    // The same of a bank (experts, outputs, rank), as (experts, rank, outputs): threads side by side compute
-    // outputs side by side, and shall read numbers that lie so.
+    // The same of a bank (experts, outputs, rank), transposed to (experts, rank, outputs): neighbouring threads compute
+    // neighbouring outputs, so that their reads are adjacent.
     template <codec Format>
     const typename Format::storage* bank(const tensor_view& given) {
         if (given.data == nullptr || !outcome_) return nullptr;
@@ -67,9 +67,9 @@ public:
         }
         return copy(turned.data(), turned.size());
     }
-    // One number, which stays with the host.
+    // A scalar, which stays on the host.
     float scalar(const tensor_view& given) { return load_as_f32(given.data, given.type, 0); }
-    // Host numbers, copied. Null for none.
+    // Copies host values. Null for none.
     template <class T>
     const T* copy(const T* from, std::size_t count) {
         if (count == 0 || !outcome_) return nullptr;
@@ -97,8 +97,8 @@ private:
     std::vector<device_memory> held_;
 };
 
-// Given tensors with those that prepare() has to look into copied to the host.
-// Floating-point tensors that lie on the device in `format` stay there, but single numbers.
+// The given tensors, with those that prepare() reads copied to the host. Floating-point tensors on the device in
+// `format` stay there, except single values.
 class readable_weights {
 public:
     static result<readable_weights> make(const weights& given, dtype format, int device) {

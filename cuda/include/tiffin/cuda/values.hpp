@@ -1,4 +1,4 @@
-// A source's formula in kernels, after its products.
+// Kernels that evaluate a source's formula, after its products.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
@@ -12,7 +12,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// How registers of a source's tensors are read: N numbers of a thread.
+// The loads of a source's tensors: a register is N floats of a thread.
 template <codec Format, std::size_t N>
 struct device_numbers {
     using reg = pack<N>;
@@ -20,7 +20,7 @@ struct device_numbers {
     using row_storage = storage;
     struct bank_row {
         const storage* first;
-        std::size_t step;  // from one rank number's to the next
+        std::size_t step;  // between two elements of the rank
     };
 
     TIFFIN_HD static reg load(const float* from, std::size_t count) {
@@ -46,7 +46,7 @@ struct device_numbers {
     }
 };
 
-// The sums of a place, one per weight.
+// The products at a place, one per weight.
 template <std::size_t N>
 struct pack_sums {
     const pack<N>* of;
@@ -71,7 +71,7 @@ template <codec Format, class View>
 struct source_value {
     using source_type = decltype(View::source);
     static constexpr std::size_t projections = count_of<source_type>(tensor_kind::projection);
-    // Whether tokens read the same weights here, of a bank: see value_body.
+    // Whether tokens share weights, those of a bank: see value_body.
     static constexpr bool shares_weights = count_of<source_type>(tensor_kind::low_rank_out) > 0;
 
     View view;
@@ -87,7 +87,7 @@ struct source_value {
     }
 };
 
-// Values that lie in rows already.
+// Values that are already in rows.
 struct row_value {
     const float* rows;
     std::size_t width;
@@ -98,9 +98,9 @@ struct row_value {
     }
 };
 
-// A thread for some features of a token: write(t, feature, value, count). One token after the other; or,
-// where tokens share weights, the same features of all tokens, a warp of each, so that these weights stay in the
-// cache of a multiprocessor.
+// A thread per some features of a token: write(t, feature, value, count). Token by token; or, where tokens share
+// weights, the same features of all tokens, a warp per token, so that these weights stay in the cache of a
+// multiprocessor.
 template <codec Format, class Value, class Write>
 struct value_body {
     static constexpr std::size_t numbers = access<Format>;
@@ -138,7 +138,7 @@ void write_values(launches& out, const Value& value, const token_range& tokens, 
     for_elements(out, body.items(), body);
 }
 
-// A block of threads per token: the number that scales a node's row.
+// A block of threads per token: the scale of a node's row.
 template <codec Format, std::size_t First, class Node, class View>
 struct scale_body {
     Node node;

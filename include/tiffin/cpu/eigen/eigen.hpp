@@ -6,12 +6,12 @@
 
 TIFFIN_BEGIN
 
-// Readable and portable: every machine that Eigen knows.
+// Readable and portable: runs wherever Eigen does.
 // Numerics: f32; the order of a product's additions is Eigen's and differs with the number of
-//   tokens, so the bitwise promise of `simd` does not hold here.
+//   tokens, so the bitwise guarantee of `simd` does not hold.
 // Cost: products go through a (T, d_ff) buffer each; weights in f32 are read in place.
-// Linking: Eigen's own functions carry no mark of the instruction set. In a program whose translation
-//   units are compiled for different ones, use this backend in one of them only.
+// Linking: the symbols of Eigen's functions do not encode the instruction set. In a program whose translation units
+//   are compiled for different ones, use this backend in one of them only.
 struct eigen {
     using machine = eigen_detail::machine;
     static constexpr number_formats formats() noexcept {

@@ -1,4 +1,4 @@
-// Products by Eigen, one float at a time for the rest: what a stage is computed with.
+// The machine of the eigen backend: products by Eigen, everything else one float at a time.
 #pragma once
 
 #include <tiffin/bind/preparation.hpp>
@@ -31,7 +31,7 @@ inline Eigen::Index index(std::size_t i) noexcept {
 // out = x w^T in pieces small enough that Eigen packs them on the stack and not on the heap.
 template <class Out>
 void multiply(const const_matrix_map& x, const const_matrix_map& w, Out& out) {
-    // A piece below 100000 products: where OpenMP is on, Eigen would share out a larger one among threads.
+    // Fewer than 100000 products per piece: with OpenMP, Eigen splits larger ones among threads.
     constexpr Eigen::Index side = 32, depth = 96;
     out.setZero();
     for (Eigen::Index t = 0; t < x.rows(); t += side)
@@ -81,7 +81,7 @@ public:
                                    index(last - first), Eigen::OuterStride<>(index(outputs_)));
                 multiply(x, w, product);
             }
-            // The sums of a weight are a plane.
+            // The sums of a weight: a matrix (tokens, outputs).
             const std::size_t plane = in.tokens * outputs_;
             for (std::size_t j = first; j < last; j += cpu_detail::finished_at_once) {
                 const std::size_t outputs = std::min(cpu_detail::finished_at_once, last - j);
@@ -155,7 +155,7 @@ struct machine {
     static constexpr std::size_t input_numbers(std::size_t tokens, std::size_t features) noexcept {
         return tokens * features;
     }
-    // Rows picked out of x are copied together, others read where they are.
+    // Selected rows of x are gathered into `memory`; otherwise x is read in place.
     static activations inputs(const call_arguments& call, const matrix_view<const float>& x, float* memory) {
         if (call.rows == nullptr) return {x.data, call.tokens, x.stride};
         const buffer to{memory, call.tokens, x.cols};

@@ -1,4 +1,4 @@
-// The tile registers of AMX, and the same in plain C++ for machines that have none.
+// The tile registers of AMX, and their emulation in plain C++ for machines without them.
 #pragma once
 
 #include <tiffin/config.hpp>
@@ -15,7 +15,7 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// A tile has up to so many rows, of up to so many bytes.
+// Most rows of a tile, and most bytes of a row.
 inline constexpr std::size_t amx_rows = 16, amx_row_bytes = 64;
 
 // The shapes of the tiles, as the instruction ldtilecfg reads them.
@@ -31,12 +31,12 @@ struct alignas(64) amx_shapes {
     }
 };
 
-// What the kernels need of tile registers 0 to 7, whose shapes are set before:
+// The operations of the kernels on tile registers 0 to 7, whose shapes are configured before:
 //   zero<Tile>(); load<Tile>(from, stride), store<Tile>(to, stride)   rows `stride` bytes apart;
-//   multiply_bf16<C, A, B>()    C += A B, a row of A and a column of B (4 bytes wide) as pairs of bf16: the first ones of
-//                               all pairs are added from 0 by fused multiply-adds, the second ones likewise, then
-//                               both sums to one another and to C. Subnormal numbers count as 0;
-//   multiply_bytes<C, A, B>()   C += A B, fours of signed bytes and of unsigned ones, exactly.
+//   multiply_bf16<C, A, B>()    C += A B, rows of A and columns of B (4 bytes wide) as bf16 pairs: the first elements
+//                               of all pairs are summed from 0 by fused multiply-adds, the second ones likewise,
+//                               then both sums are added to each other and to C. Subnormals count as 0;
+//   multiply_bytes<C, A, B>()   C += A B, groups of four bytes, signed in A and unsigned in B; exact.
 struct emulated_amx_unit {
     explicit emulated_amx_unit(const amx_shapes& shapes) noexcept : shapes_(shapes) {}
 
@@ -98,7 +98,7 @@ private:
     std::array<std::array<row, amx_rows>, 8> tiles_{};
 };
 
-// Registers of bytes with the instruction of VNNI, which all machines have that have tile registers.
+// `Bytes` with an emulated VNNI instruction, which every machine with tile registers has.
 template <class Bytes>
 struct emulated_fours : Bytes {
     using reg = typename Bytes::reg;
@@ -116,7 +116,7 @@ struct emulated_fours : Bytes {
 };
 
 #if TIFFIN_AMX_INSTRUCTIONS
-// By instructions: g++'s functions take a tile's number as a literal only.
+// Inline assembly: g++'s intrinsics take a tile index only as a literal.
 struct amx_unit {
     explicit amx_unit(const amx_shapes&) noexcept {}  // which amx_scope has set
 
@@ -152,8 +152,8 @@ struct amx_unit {
     }
 };
 
-// Sets the shapes for this thread; puts back those that the thread had, as an engine may have set its own once for
-// good.
+// Configures this thread's tiles; the destructor restores the previous shapes, as the calling engine may have
+// configured its own once for good.
 class amx_scope {
 public:
     explicit amx_scope(const amx_shapes& shapes) noexcept {

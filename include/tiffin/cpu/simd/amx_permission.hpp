@@ -1,4 +1,4 @@
-// The system's permission to use the tile registers of AMX, which a process has to ask for.
+// The system's permission to use the tile registers of AMX, which a process must request.
 #pragma once
 
 #include <tiffin/cpu/simd/amx.hpp>
@@ -10,9 +10,9 @@
 
 TIFFIN_BEGIN
 
-// Whether this process may use the tile registers: it has asked, and compiler flags, machine and system have them.
-// Layers of the simd backend look when they are prepared: without permission they do with the vector units, which
-// gives the same bits for weights of whole numbers, and sums added in another order for bf16.
+// Whether this process may use the tile registers: they were requested, and compiler flags, machine and system
+// support them. Layers of the simd backend check it in prepare(): without permission they use the vector units, with
+// the same bits for weights of quantised integers, and another order of addition for bf16.
 // Cost: a system call.
 [[nodiscard]] inline bool amx_permitted() noexcept {
 #if defined(TIFFIN_EMULATE_AMX)
@@ -27,8 +27,8 @@ TIFFIN_BEGIN
 #endif
 }
 
-// Asks the system for the tile registers, for all threads of this process and for good; true where layers that are
-// prepared from now on use them. The process is the caller's: no layer asks by itself. To ask again does nothing.
+// Requests the tile registers from the system, for all threads of this process and irrevocably; true where layers
+// prepared from now on use them. Only the caller requests them, never a layer. Repeated requests do nothing.
 // Errors: false where the program was not compiled for AMX, or machine or system (Linux before 5.16) have none, or a
 //   thread has a signal stack that is too small for 8 KiB more.
 // Source: Linux, Documentation/arch/x86/xstate.rst.

@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// A panel_product that has another one's tiles for few tokens, at most; nothing where there are no tile registers.
+// A panel_product with AMX tiles; for few tokens it may use the tiles of the one that it extends. Empty without AMX.
 template <class Arch, stored_format Weights, codec Activations, std::size_t Registers>
 struct amx_product {};
 
@@ -25,7 +25,8 @@ void around_amx(const task_ref& work, std::size_t task) noexcept {
 }
 
 #if TIFFIN_AMX_INSTRUCTIONS || defined(TIFFIN_EMULATE_AMX)
-// As many tokens as fill the registers, at any number of them: the instruction adds in an order of its own.
+// At every number of tokens, in tiles as large as the registers allow: the instruction adds in its own order, and a
+// token's sums must not depend on the number of tokens.
 template <class Arch, std::size_t Registers>
 struct amx_product<Arch, bf16, bf16, Registers> : panel_product<Arch, bf16, bf16, Registers> {
     using panel = bf16_panel<Arch, Registers>;
@@ -49,7 +50,7 @@ struct amx_product<Arch, bf16, bf16, Registers> : panel_product<Arch, bf16, bf16
     }
 };
 
-// From the number of tokens on that the vector units do not take in one tile; the sums are the same.
+// From one token more than the vector units' largest tile on; the sums are the same.
 template <class Arch, whole_number_format Weights, std::size_t Registers>
     requires(panel_product<Arch, Weights, q8_0, Registers>::panel::dot::fours)
 struct amx_product<Arch, Weights, q8_0, Registers> : panel_product<Arch, Weights, q8_0, Registers> {

@@ -25,8 +25,8 @@ template <std::size_t Count, class Visit>
     (std::make_index_sequence<Count>{});
 }
 
-// Tiles of bf16: `TokenTiles` of the tokens times a panel. C(t, r) is tile t * Registers + r; then come those of the
-// tokens, then those of the weights.
+// Tiles of bf16: `TokenTiles` tiles of tokens times a panel. C(t, r) is tile t * Registers + r; then follow the tiles
+// of the tokens, then those of the weights.
 template <class Arch, std::size_t Registers, std::size_t TokenTiles>
 struct amx_bf16_tiles {
     static constexpr std::size_t tokens = TokenTiles * Registers, weights = tokens + TokenTiles;
@@ -40,10 +40,10 @@ struct amx_bf16_tiles {
 };
 
 // acc[token][register] (+)= sum over pairs k of x[token][k] w[k][register].
-// Shapes: as multiply_bf16_tile's, the depth a multiple of 32; rows of x up to the end of a tile are read, and not
+// Shapes: as multiply_bf16_tile's, the depth a multiple of 32; rows of x up to the end of a tile are read but not
 //   used.
-// Numerics: 32 inputs are summed by themselves, the even ones and the odd ones, then added to one another and to the
-//   accumulator; steps of 32 ascend. Subnormal numbers count as 0. A token's sums do not depend on its row.
+// Numerics: 32 inputs are summed apart, the even ones and the odd ones, then added to each other and to the
+//   accumulator; steps of 32 ascend. Subnormals count as 0. A token's sums do not depend on its row.
 // Cost: 16 cycles for each multiplication of tiles, 16 x 32 x 16 multiply-adds.
 template <class Amx, class Arch, std::size_t Registers, std::size_t TokenTiles>
 [[gnu::noinline]] void multiply_bf16_amx(std::size_t tokens, const std::byte* x, std::size_t depth,
@@ -51,7 +51,7 @@ template <class Amx, class Arch, std::size_t Registers, std::size_t TokenTiles>
     using tiles = amx_bf16_tiles<Arch, Registers, TokenTiles>;
     constexpr std::size_t row_bytes = depth_block * sizeof(bf16::storage), pairs = amx_row_bytes / 4;
     constexpr std::size_t apart = Registers * width<Arch>;  // floats of acc from token to token, pairs of w
-    // Sums of a tile that is not full go through these, as acc has others behind.
+    // Sums of a partial tile go through this buffer, as acc continues with other sums.
     alignas(64) float part[amx_rows * apart];
     const std::size_t inside = tokens / amx_rows * amx_rows * apart, rest = tokens * apart - inside;
     const auto sums_at = [&](std::size_t t) {
@@ -86,7 +86,7 @@ template <class Amx, class Arch, std::size_t Registers, std::size_t TokenTiles>
     std::copy_n(part, rest, acc + inside);
 }
 
-// Tiles of whole numbers: 0 the sums, 1 the tokens, 2 the weights of one part of a piece.
+// Tiles of quantised integers: 0 the sums, 1 the tokens, 2 the weights of one part of a piece.
 template <class Panel>
 inline constexpr amx_shapes amx_integer_shapes = [] {
     constexpr std::size_t lanes = Panel::reg::size, depth = q8_0::block / Panel::parts;
@@ -98,16 +98,17 @@ inline constexpr amx_shapes amx_integer_shapes = [] {
 }();
 
 // multiply_integer_tile of one panel, to the bit, for 16 tokens if `Whole`, else for fewer.
-// Shapes: rows of x up to the 16th are read, and not used beyond the tokens.
-// Cost: per piece and register a multiplication of tiles for each part, 16 cycles; its sums go through memory, as
-//   tiles cannot be scaled: three instructions of the vector units for each token.
+// Shapes: rows of x up to the 16th are read, those after the last token are not used.
+// Cost: per piece and register one multiplication of tiles per part, 16 cycles; its sums go through memory, as
+//   tiles cannot be scaled: three vector instructions per token.
 template <class Amx, class Panel, std::size_t Registers, bool Whole>
 [[gnu::noinline]] void multiply_integer_amx(std::size_t tokens, const std::byte* x, std::size_t depth,
                                             const std::byte* w, float* acc, bool fresh, ahead next) noexcept {
     using reg = typename Panel::reg;
     using whole = typename Panel::whole;
     const auto* const rows = reinterpret_cast<const typename Panel::row*>(x);
-    // Known, so that the sums stay in registers; or less than a tile's, which the compiler cannot see by itself.
+    // A constant for a whole tile, so that the sums stay in registers; else the remainder gives the compiler the
+    // bound.
     const std::size_t count = Whole ? amx_rows : tokens % amx_rows;
     Amx amx(amx_integer_shapes<Panel>);
     alignas(64) std::int32_t products[Panel::parts][amx_rows][reg::size];

@@ -1,4 +1,4 @@
-// The simd backend by name: what it promises, and the formats that it keeps. Its kernels are in simd.hpp.
+// The simd backend's interface: its guarantees and its number formats. The kernels are in simd.hpp.
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
@@ -32,7 +32,7 @@ const weight_kernels& kernels_for(const number_formats& formats) noexcept;
 template <class Arch, codec Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept;
 
-// Whether a machine multiplies pairs of bf16.
+// Whether the machine has an instruction for products of bf16 pairs.
 template <class Arch>
 inline constexpr bool has_bf16_dot =
 #if defined(__AVX512BF16__)
@@ -41,7 +41,7 @@ inline constexpr bool has_bf16_dot =
     false;
 #endif
 
-// The format of activations that `paired` stands for.
+// The activation format that `paired` selects beside Weights.
 template <class Arch, stored_format Weights>
 constexpr auto pair_of() noexcept {
     if constexpr (whole_number_format<Weights>)
@@ -52,7 +52,7 @@ constexpr auto pair_of() noexcept {
         return f32{};
 }
 
-// What is made of a format by name, or of the one that is chosen at run time.
+// Describes a format given as a type, or the one chosen at run time.
 template <format_policy Format, class Describe>
 constexpr number_format describe_chosen(const Format& format, const Describe& describe) {
     if constexpr (codec<Format>) {
@@ -72,22 +72,22 @@ constexpr number_format describe_rows(const Format& format) {
 
 }  // namespace simd_detail
 
-// Weights packed once into panels, two fused passes: the hidden values, then the output.
+// Weights are packed once into panels; a call is two fused passes: the hidden values, then the output.
 //
 // Weights, Tables: the number formats that packed weights and tables are kept in: f32, bf16, f16, q8_0,
-//   q4_0, q4_1, a codec of your own, or any_format; kept_as_given for weights as they come. Routers, the
+//   q4_0, q4_1, a codec of your own, or any_format; kept_as_given: each in its given format. Routers, the
 //   outer half of a low-rank bank, norms, biases and scales stay f32.
-// Activations: what x and the hidden values are rounded to, once, before they are multiplied with weights:
-//   f32 for not at all, a codec, or paired (the default): q8_0 beside weights of whole numbers (q8_0, q4_0,
-//   q4_1; Q5_0 and the k-quants as they come), bf16 beside bf16 where the machine multiplies bf16. Each block
-//   of 32 has a scale of f32: the relative error is that of the format from 4e-37 (smaller blocks become 0) up
-//   to where 128 times a sum of products overflows f32. Routers read them as they were.
+// Activations: the format to which x and the hidden values are rounded, once, before they are multiplied with
+//   weights: f32 for no rounding, a codec, or paired (the default): q8_0 beside weights of quantised integers (q8_0,
+//   q4_0, q4_1; Q5_0 and k-quants kept as given), bf16 beside bf16 where the machine multiplies bf16. Each block of
+//   32 has an f32 scale: the relative error is that of the format from 4e-37 (smaller blocks become 0) up to where
+//   128 times a sum of products overflows f32. Routers read the unrounded values.
 // Numerics: f32 sums, one accumulator per output, k ascending, fused multiply-add where the machine has it.
-//   Stored numbers are widened exactly: with f32 activations a layer gives what `simd<>` gives with the
-//   widened weights, to the bit. Integers are summed exactly within a block of 32. A token's output is the
+//   Stored values are widened exactly: with f32 activations a layer computes the bits of `simd<>` with the
+//   widened weights. Integers are summed exactly within a block of 32. A token's output is the
 //   same to the bit whatever its batch, the number of threads and the pieces a call runs in; it differs
 //   between instruction sets, that of bf16 with bf16 also with permit_amx().
-// Cost: reads each packed weight once per call of up to a few hundred tokens, and the rows of the call's
+// Cost: reads each packed weight once per call of up to a few hundred tokens, and the table rows of the call's
 //   own tokens; two hand-overs to the executor, three with a norm or more than one token, one more where
 //   more than one token's x is rounded.
 template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
@@ -97,7 +97,7 @@ struct simd {
     template <block_policy Block>
     using engine = cpu_detail::engine<machine, Block>;
 
-    Weights weights{};  // tell the formats where they are any_format
+    Weights weights{};  // name the format where it is any_format
     Tables tables{};
     Activations activations{};
 
@@ -142,8 +142,8 @@ private:
     }
 };
 
-// As small as a layer gets: weights of 4 bits; tables of 8, as a row goes into the hidden values as it is,
-// where the errors of weights are averaged over a sum.
+// The smallest layer: 4-bit weights; 8-bit tables, as a table row enters the hidden values directly, while the errors
+// of weights are averaged over a sum.
 using simd_small = simd<q4_0, q8_0>;
 
 TIFFIN_END

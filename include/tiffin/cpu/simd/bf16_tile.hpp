@@ -15,8 +15,8 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Panels of bf16, the numbers of inputs 2 i and 2 i + 1 side by side: lane j of a register holds the pair of
-// output j as 32 bits. An odd last input is paired with 0.
+// Panels of bf16, the weights of inputs 2 i and 2 i + 1 adjacent: lane j of a register holds the pair of output j as
+// 32 bits. An odd last input is paired with 0.
 template <class Arch, std::size_t Registers>
 struct bf16_panel {
     static constexpr std::size_t numbers = Registers * width<Arch>;
@@ -47,7 +47,7 @@ lanes<Arch> add_pairs(const lanes<Arch>& sums, const lanes<Arch>& a, const lanes
     }
 }
 
-// Rounds `count` activations into a row, from number `first` on, filled up with zeros to a multiple of Step.
+// Rounds `count` activations into a row, from index `first` on, padded with zeros to a multiple of Step.
 template <std::size_t Step>
 void round_to_bf16(const float* from, std::size_t first, std::size_t count, std::byte* row) noexcept {
     auto* const at = reinterpret_cast<bf16::storage*>(row) + first;

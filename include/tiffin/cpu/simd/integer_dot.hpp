@@ -1,4 +1,4 @@
-// Sums of products of small whole numbers, a register of outputs at a time.
+// Dot products of small integers, one register of outputs at a time.
 #pragma once
 
 #include <tiffin/cpu/simd/integer_dot_arm.hpp>
@@ -14,27 +14,27 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Weights come in groups: an output's bytes of `group` inputs, beside those of the next output.
+// Weights are stored in groups: an output's bytes of `group` inputs, followed by those of the next output.
 // An integer_dot has
-//   group         inputs that an instruction joins to a sum;
+//   group         inputs whose products one instruction sums;
 //   instructions  that add a group's products to a sum;
-//   input         what it wants activations as;
-//   stored_bias   what is added to a byte of 8 bits when it is packed, 0 or 128, and is in it as it is multiplied;
+//   input         the type of its activations;
+//   stored_bias   what packing adds to a byte of 8 bits, 0 or 128; it is still included in the products;
 //   weights       a register of groups, load<Half>(bytes) from packed ones. Half 1: the high 4 bits;
-//                 join<Left, Mask>(weights, bytes): of fewer than 8 bits, with those of other bytes that Mask keeps of
-//                 them once they are shifted to the left (to the right where Left is negative);
+//                 join<Left, Mask>(weights, bytes): adds the high bits of weights of fewer than 8, which are
+//                 `bytes` shifted left (right where Left is negative) and masked by Mask;
 //   sums          sums of a register of outputs, begin(offset); add(sums, weights, inputs) adds one group's products;
-//   total(sums, offset)   the sums of a part, and the offset that they began with, as 32-bit numbers.
-// All sums are exact: at most 32 products of magnitude 2^15. machine_dot(instruction set, integral_constant<int, bits>)
-// is the one of a set that has its own.
+//   total(sums, offset)   the sums of a part, and their initial offset, as 32-bit integers.
+// All sums are exact: at most 32 products of magnitude 2^15. An instruction set with a dot of its own overloads
+// machine_dot(instruction set, integral_constant<int, bits>).
 
-// A register as the compiler knows it. Of arrays g++ takes 5 times as long to find the same instructions.
+// A register as a compiler's vector type. From arrays g++ takes 5 times as long to find the same instructions.
 template <class Number, std::size_t Lanes>
 struct compilers_register {
     typedef Number type __attribute__((vector_size(sizeof(Number) * Lanes)));
 };
 
-// One input at a time, for instruction sets that join no products.
+// One input at a time, for instruction sets without a dot product of integers.
 template <class Arch, int Bits>
 struct portable_dot {
     static constexpr std::size_t lane_count = width<Arch>;

@@ -1,5 +1,4 @@
-// Sums of products of small whole numbers with the dot product of 64-bit Arm, which phones have had since
-// 2018.
+// Dot products of small integers by the dot product instruction of 64-bit Arm, which phones have had since 2018.
 #pragma once
 
 #include <tiffin/cpu/simd/lanes.hpp>
@@ -15,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Signed bytes joined by four; fewer bits count from 0.
+// Signed bytes, four products per sum; weights of fewer than 8 bits are unsigned codes.
 template <int Bits>
 struct signed_fours_dot {
     static constexpr std::size_t group = 4, instructions = 1;

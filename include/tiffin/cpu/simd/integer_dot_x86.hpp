@@ -1,5 +1,5 @@
-// Sums of products of small whole numbers with the instructions of x86-64: pairs of 16 bits, pairs of bytes,
-// or four bytes where the machine has VNNI.
+// Dot products of small integers by the instructions of x86-64: pairs of 16 bits, pairs of bytes, or four bytes with
+// VNNI.
 #pragma once
 
 #include <tiffin/cpu/simd/amx.hpp>
@@ -16,7 +16,7 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// What the dots below need of the registers of a width.
+// The operations of the dots below on registers of one width.
 struct bytes_128 {
     using reg = __m128i;
     static reg load(const std::byte* from) noexcept {
@@ -99,7 +99,7 @@ struct bytes_512 {
 };
 #    endif
 
-// The inputs of a group in every lane.
+// A group of inputs, broadcast to every lane.
 template <class Bytes, class Input, std::size_t Group>
 typename Bytes::reg in_all_lanes(const Input* x) noexcept {
     static_assert(sizeof(Input) * Group == 4);
@@ -108,7 +108,7 @@ typename Bytes::reg in_all_lanes(const Input* x) noexcept {
     return Bytes::all(bits);
 }
 
-// Four bits of each byte, with more of them from elsewhere; they count from 0.
+// Weights of 4 bits, or of 5 or 6 with the high bits stored apart: unsigned codes.
 template <class Bytes>
 struct packed_levels {
     using weights = typename Bytes::reg;
@@ -123,7 +123,7 @@ struct packed_levels {
     }
 };
 
-// Bytes as 16 bits, joined by two: nothing can overflow, and widening is paid once for many tokens.
+// Bytes widened to 16 bits, two products per sum: no overflow, and one widening serves many tokens.
 template <class Bytes>
 struct pairs_dot {
     static constexpr std::size_t group = 2, instructions = 2;
@@ -144,8 +144,7 @@ struct pairs_dot {
     static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
-// 4 bits as unsigned bytes, joined by two to sums of 16 bits: 8 sums of two products up to
-// 15 x 127 fit.
+// 4 bits as unsigned bytes, two products per 16-bit sum: 8 sums of two products up to 15 x 127 fit.
 template <class Bytes>
 struct nibbles_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4, instructions = 2;
@@ -164,7 +163,7 @@ struct nibbles_dot : packed_levels<Bytes> {
     }
 };
 
-// 5 or 6 bits likewise, joined on to 32: a sum of two products up to 63 x 127 fits 16, more do not.
+// 5 or 6 bits likewise, then summed in 32 bits: two products up to 63 x 127 fit 16 bits, more do not.
 template <class Bytes>
 struct wide_levels_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4, instructions = 3;
@@ -182,7 +181,7 @@ struct wide_levels_dot : packed_levels<Bytes> {
     static sums total(sums of, std::int32_t) noexcept { return of; }
 };
 
-// Unsigned bytes times signed ones, joined by four (VNNI).
+// Unsigned bytes times signed ones, four products per sum (VNNI).
 template <class Bytes, int Bits>
 struct fours_dot : packed_levels<Bytes> {
     static constexpr std::size_t group = 4, instructions = 1;
@@ -223,7 +222,7 @@ auto dot_of() {
 #    endif
 }
 
-// Of a set that extends another, the overload for the nearest one is taken.
+// For an instruction set that extends another, overload resolution takes the nearest one.
 template <int Bits>
 auto machine_dot(xsimd::sse4_1, std::integral_constant<int, Bits>) {
     return dot_of<bytes_128, Bits>();

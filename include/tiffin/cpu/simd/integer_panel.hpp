@@ -1,4 +1,4 @@
-// Panels of weights that are whole numbers times scales.
+// Panels of weights that are quantised integers (codes) times scales.
 #pragma once
 
 #include <tiffin/cpu/simd/integer_dot.hpp>
@@ -15,12 +15,12 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// A unit, a block of the format of all outputs of a panel: their f16 scales (then their least numbers); then for
-// each 32 inputs
-//   where scales have factors: those of the parts, a byte each (then those of the least numbers),
-//   the levels, their high bits before their low ones: bytes of a group of inputs, output by output, group after
-//   group. A byte has all 8 bits of input i; or the four low ones of inputs i and i + 16; the high ones of as many
-//   groups as it has room for lie together.
+// A unit: one block of the format for all outputs of a panel. Their f16 scales (then their minima); then per 32
+// inputs
+//   where scales have factors: those of the parts, one byte each (then those of the minima),
+//   the codes (levels), high bits before low ones: the bytes of a group of inputs, output by output, group by group.
+// A byte holds all 8 bits of input i, or the four low bits of inputs i and i + 16; the high bits of as many groups as
+// fit share a byte.
 template <class Arch, whole_number_format Weights, std::size_t Registers,
           class Dot = integer_dot<Arch, Weights::level_bits>>
 struct integer_panel {
@@ -30,7 +30,7 @@ struct integer_panel {
     using whole = whole_lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
     static constexpr std::size_t piece = q8_0::block;              // inputs with one scale of the activations
-    static constexpr std::size_t parts = piece / Weights::part;    // of a piece, each with its factor
+    static constexpr std::size_t parts = piece / Weights::part;    // of a piece, each with a factor
     static constexpr std::size_t pieces = Weights::block / piece;  // of a unit
     static constexpr std::size_t kinds = Weights::scales({}).size();
     static constexpr bool has_least = kinds == 2;
@@ -63,7 +63,7 @@ struct integer_panel {
         }
     }
 
-    // Calls visit(panel, weights) for one group of inputs of a part of piece b after the other, each of Panels panels.
+    // Calls visit(panel, weights) for each group of inputs of a part of piece b, for each of Panels panels.
     template <std::size_t Panels, std::size_t Part, class Visit>
     [[gnu::always_inline]] static void each(const std::byte* from, std::size_t b, std::size_t apart,
                                             const Visit& visit) noexcept {
@@ -84,17 +84,17 @@ struct integer_panel {
         }
         (std::make_index_sequence<halves / parts * groups>{});
     }
-    // The groups of inputs of piece b one after the other, where each byte is a level and nothing else.
+    // The groups of inputs of piece b in order, where each byte is one code.
     static const std::byte* levels_at(const std::byte* from, std::size_t b, std::size_t) noexcept
         requires(Weights::level_bits == 8 && parts == 1) {
         return piece_at(from, b) + factor_bytes;
     }
-    // Of two parts: what the sums of one are multiplied by, which then share a scale.
+    // With two parts: the integer factor of a part's sums; the parts then share a scale.
     static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept
         requires(parts == 2) {
         return xsimd::to_int(factor_of(from, b, part, r));
     }
-    // Of the outputs of register r in piece b: exactly, as a factor has 8 bits.
+    // The scales of the outputs of register r in piece b; exact, as a factor has 8 bits.
     static reg scale(const std::byte* from, std::size_t b, std::size_t r) noexcept {
         return scale_of<0>(from, b, r);
     }
@@ -103,18 +103,18 @@ struct integer_panel {
     }
 
 private:
-    // High bits of so many groups share a byte.
+    // Groups whose high bits share a byte.
     static constexpr std::size_t fields =
         high_bits == 0 ? 1 : static_cast<std::size_t>(8 / (high_bits + !high_bits));
 
     static const std::byte* piece_at(const std::byte* from, std::size_t b) noexcept {
         return from + b / pieces * unit_bytes + head_bytes + b % pieces * piece_bytes;
     }
-    // Where an output's bytes lie of group g.
+    // The offset of an output's bytes of group g.
     static constexpr std::size_t place(std::size_t g, std::size_t column) noexcept {
         return (g * numbers + column) * dot::group;
     }
-    // The bytes of a group of an output together.
+    // Stores the codes of one output, the bytes of a group adjacent.
     static void put_levels(const std::array<std::uint8_t, piece>& levels, std::size_t column,
                            std::byte* to) noexcept {
         constexpr std::uint32_t ones = 0x01010101;
@@ -165,7 +165,7 @@ private:
     }
 };
 
-// The same, widened once for many tiles.
+// The same, unpacked once for many tiles.
 template <class Arch, whole_number_format Weights, std::size_t Registers>
 struct unpacked_integer_panel {
     using packed = integer_panel<Arch, Weights, Registers>;
@@ -179,7 +179,7 @@ struct unpacked_integer_panel {
     static constexpr std::size_t groups = packed::halves / parts * packed::groups;  // of a part
     struct block {
         reg scales[packed::kinds][Registers];
-        whole factors[parts][Registers];  // of two parts
+        whole factors[parts][Registers];  // only with two parts
         group weights[parts * groups];
     };
 

@@ -1,4 +1,4 @@
-// Activations rounded to q8_0, as the products of whole numbers read them.
+// Activations rounded to q8_0, in the layout of the integer dot products.
 #pragma once
 
 #include <tiffin/cpu/simd/lanes.hpp>
@@ -15,8 +15,9 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// A token's depth block of activations, for weights of which `Part` inputs share a scale. Input: how a dot wants
-// them. Bias: how much a weight within the dot exceeds the number that it stands for, where there is no least number.
+// A token's depth block of activations, for weights of which `Part` inputs share a scale. Input: the dot's type of
+// activations. Bias: by how much a weight in the dot exceeds the integer that it represents, where there is no
+// minimum.
 template <class Input, std::size_t Part, int Bias, bool HasLeast>
 struct alignas(64) integer_row {
     static constexpr std::size_t blocks = depth_block / q8_0::block;
@@ -24,12 +25,12 @@ struct alignas(64) integer_row {
 
     Input values[depth_block];
     float scales[blocks];
-    // What the sum of a part begins at, - bias * sum of the values; or what a least number is multiplied by,
-    // scale * sum of the values.
+    // The initial value of a part's sum, - bias * sum of the values; or the multiplier of a minimum, scale * sum of
+    // the values.
     std::conditional_t<HasLeast, float, std::int32_t> shifts[blocks * parts];
 };
 
-// Joins the numbers of `Part` lanes in the first of them, and so on: halves with halves, which registers do.
+// Reduces each `Part` lanes to the first of them, half with half, which compilers do in registers.
 template <std::size_t Part, class Number, std::size_t Count, class Join>
 [[gnu::always_inline]] inline void join_lanes(Number (&lanes)[Count], const Join& join) noexcept {
     TIFFIN_UNROLL(5)
@@ -38,15 +39,15 @@ template <std::size_t Part, class Number, std::size_t Count, class Join>
             for (std::size_t i = first; i < first + n; ++i) lanes[i] = join(lanes[i], lanes[i + n]);
 }
 
-// Rounds block `b` of a row's activations as q8_0::round does, to the bit. A NaN or an infinity makes the
-// scale NaN. Not inlined: g++ 12 derives the places of values and scales from one another by arithmetic that
-// its analysis of aliases does not follow, and then drops the stores.
+// Rounds block `b` of a row's activations as q8_0::round does, to the bit. A NaN or an infinity makes the scale NaN.
+// Not inlined: g++ 12 derives the addresses of values and scales from each other by arithmetic that its alias
+// analysis does not follow, and then drops the stores.
 template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
 [[gnu::noinline]] void round_block(const float* from, integer_row<Input, Part, Bias, HasLeast>& row,
                                    std::size_t b) noexcept {
     using reg = lanes<Arch>;
     using whole = whole_lanes<Arch>;
-    // Numbers of one sign are ordered as their bits are, and what is not finite comes last.
+    // Floats of one sign are ordered as their bits are, and non-finite ones are the largest.
     constexpr std::int32_t not_finite = 0x7F800000;
     whole most(0);
     for (std::size_t i = 0; i < q8_0::block; i += width<Arch>)
@@ -57,9 +58,9 @@ template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
     const float scale = std::bit_cast<float>(largest[0]) / 127;
     const reg inverse(detail::finite_inverse(scale));
     alignas(64)
-        std::uint32_t rounded[q8_0::block];  // whole numbers that may wrap around, of what is not finite
+        std::uint32_t rounded[q8_0::block];  // quantised integers; may wrap around for non-finite inputs
     for (std::size_t i = 0; i < q8_0::block; i += width<Arch>) {
-        // The largest number below 0.5, added towards the outside: ties go away from 0.
+        // The largest float below 0.5, added away from 0: ties round away from 0.
         const reg v = reg::load_unaligned(from + i) * inverse;
         const reg half = xsimd::copysign(reg(0.49999997f), v);
         xsimd::to_int(v + half).store_aligned(reinterpret_cast<std::int32_t*>(rounded + i));
@@ -77,7 +78,7 @@ template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
                 static_cast<std::int32_t>(static_cast<std::uint32_t>(-Bias) * rounded[p * Part]);
 }
 
-// Rounds `count` activations into a row, from number `first` on.
+// Rounds `count` activations into a row, from index `first` on.
 template <class Arch, class Row>
 void round_to_integers(const float* from, std::size_t first, std::size_t count, std::byte* to) noexcept {
     auto& row = *reinterpret_cast<Row*>(to);

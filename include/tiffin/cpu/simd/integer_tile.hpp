@@ -1,5 +1,4 @@
-// Activations rounded to q8_0 times panels of whole numbers: these are multiplied and added, the scales come in once
-// per 32 inputs.
+// Activations rounded to q8_0 times panels of quantised integers: integer dot products, scaled once per 32 inputs.
 #pragma once
 
 #include <tiffin/cpu/simd/integer_panel.hpp>
@@ -58,7 +57,7 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     }
 }
 
-// What a piece's sum of whole numbers adds to the sum before: scaled by d_x, then by d_w, after its least number.
+// Adds a piece to the sum `before`: first the term of its minimum, then its integer sum scaled by d_x and d_w.
 template <class Panel>
 [[gnu::always_inline]] inline typename Panel::reg add_scaled(typename Panel::reg before,
                                                              const typename Panel::whole& total,
@@ -93,9 +92,9 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
 
 // acc[panel][token][register] (+)= sum over pieces of d_w d_x (sum of q_x (q_w - zero)) [+ m_w (d_x sum of q_x)]; where
 // a piece has two parts, the inner sum is that of both times their factors.
-// Shapes: as multiply_tile's; x holds the panel's rows.
-// Numerics: a piece's sum of whole numbers is exact, and below 2^24 (32 x 32 x 127 x 128 where it has factors); it is
-//   rounded once as it is scaled by d_x, and once as it is scaled by d_w and added; what the least numbers add
+// Shapes: as multiply_tile's; x holds rows of type Panel::row.
+// Numerics: a piece's integer sum is exact, and below 2^24 (32 x 32 x 127 x 128 where it has factors); it is
+//   rounded once as it is scaled by d_x, and once as it is scaled by d_w and added; what the minima add
 //   comes before that, with a rounding of its own. Pieces ascend, one accumulator per output.
 template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
 void multiply_integer_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t apart,

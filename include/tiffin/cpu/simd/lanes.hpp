@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <utility>
 
-// Before a loop over the registers of a tile, which have names only once it is unrolled: g++ does not do so
-// at -O2 by itself. Instrumented code would take minutes to compile, and is slow anyway.
+// Unrolls a loop over the registers of a tile, an array whose elements become registers only then: g++ does not do so
+// at -O2 by itself. Not with the address sanitizer, which would compile for minutes and is slow anyway.
 #if defined(__has_feature)
 #    if __has_feature(address_sanitizer)
 #        define TIFFIN_UNROLL(count)
@@ -40,7 +40,7 @@ template <class Arch>
 inline constexpr std::size_t width = lanes<Arch>::size;
 
 // a b + c with one rounding where the machine can. xsimd 8 has no AVX-512 overload of its fma and leaves
-// a product and a sum, which clang does not join.
+// a product and a sum, which clang does not fuse.
 template <class Arch>
 lanes<Arch> multiply_add(const lanes<Arch>& a, const lanes<Arch>& b, const lanes<Arch>& c) noexcept {
 #if defined(__AVX512F__)
@@ -49,7 +49,7 @@ lanes<Arch> multiply_add(const lanes<Arch>& a, const lanes<Arch>& b, const lanes
     return xsimd::fma(a, b, c);
 }
 
-// Leaves a sum in its register. Without it g++ 12 renames the sums of a tile at every step, and both it and
+// Keeps a sum in its register. Without it g++ 12 renames the sums of a tile at every step, and both it and
 // clang compute many products ahead, until registers are spilled: on AVX2 a tile of 4 tokens took 1.5 times
 // as long.
 template <class Register>
@@ -71,7 +71,7 @@ Storage stored_at(const Storage* from, std::size_t i) noexcept {
     return stored;
 }
 
-// A register's worth of numbers at any alignment, decoded.
+// One register of values at any alignment, decoded.
 template <codec Format, class Arch>
     requires(Format::block == 1)
 lanes<Arch> load_all(const typename Format::storage* from)
@@ -105,7 +105,7 @@ noexcept {
     }
 }
 
-// A register from `count` stored numbers; the missing ones are 0.
+// One register from `count` stored values; the missing lanes are 0.
 template <codec Format, class Arch>
 lanes<Arch> load(const typename Format::storage* from, std::size_t count) noexcept {
     if (count >= width<Arch>) [[likely]]
@@ -160,7 +160,7 @@ lanes<Arch> widen_nibbles(const std::uint8_t* from) noexcept {
     }
 }
 
-// Stores the first `count` numbers of a register at any alignment.
+// Stores the first `count` lanes of a register at any alignment.
 template <class Arch>
 void store(const lanes<Arch>& from, float* to, std::size_t count) noexcept {
     if (count >= width<Arch>) [[likely]] {
@@ -172,8 +172,7 @@ void store(const lanes<Arch>& from, float* to, std::size_t count) noexcept {
     }
 }
 
-// A formula over registers, called with registers where it can be and lane by lane where it is
-// written for plain numbers only.
+// Applies a formula to registers: with registers where it accepts them, else lane by lane with floats.
 template <class Arch, class Formula, class... Registers>
 lanes<Arch> apply(const Formula& formula, const Registers&... in) {
     if constexpr (requires {

@@ -1,4 +1,4 @@
-// Registers, activations and products of the simd backend: what a stage is computed with.
+// The machine of the simd backend: its registers, activations and products.
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
@@ -26,12 +26,12 @@ struct machine {
     template <detail::node_role Role>
     static constexpr const void* role = &cpu_detail::functions_of<machine, Role>::value;
 
-    // Of routers: a route must not depend on how weights are stored and activations rounded.
+    // For routers: a route must not depend on how weights are stored and activations rounded.
     static products exact_products(std::size_t outputs, std::size_t inputs) {
         return {outputs, inputs, 1, kernels<Arch, f32, f32>()};
     }
 
-    // Activations being written, in depth blocks; numbers(tokens, width) floats on a cache line. Or rounded ones alone.
+    // Activations being written: numbers(tokens, width) floats in depth blocks on a cache line, or rounded ones.
     struct buffer {
         float* data;
         std::size_t tokens;
@@ -44,8 +44,8 @@ struct machine {
         }
         [[nodiscard]] activations view() const noexcept { return {data, tokens, rounded}; }
     };
-    // How what one product writes is rounded for the next one as it is written; not at all where what is written at once
-    // ends within what is rounded together.
+    // How the outputs of one product are rounded for the next one as they are written; not at all where a write could
+    // end within a block that is rounded together.
     template <class From, class To>
     static rounding rounding_between(const From& from, const To& to) noexcept {
         const rounding& how = to.rounding_of_inputs();
@@ -59,7 +59,7 @@ struct machine {
         return simd_detail::load<f32, Arch>(from, count);
     }
     static reg load_aligned(const float* from) noexcept { return reg::load_aligned(from); }
-    // Of a table's row, at any alignment.
+    // Loads from a table row at any alignment.
     static reg load_row(const float* from, std::size_t count) noexcept { return load(from, count); }
     static void store(const reg& from, float* to, std::size_t count) noexcept {
         simd_detail::store<Arch>(from, to, count);
@@ -74,7 +74,7 @@ struct machine {
     // sums + a b in the first `count` lanes.
     static reg add_product(reg a, const reg& b, std::size_t count, const reg& sums) noexcept {
         if (count >= lane_count) return multiply_add(a, b, sums);
-        // Behind them may be anything, and 0 times that is not 0.
+        // The lanes after them are arbitrary, and 0 times NaN or infinity is not 0.
         alignas(64) float part[lane_count] = {}, other[lane_count] = {};
         simd_detail::store<Arch>(a, part, count);
         simd_detail::store<Arch>(b, other, count);
@@ -89,7 +89,7 @@ struct machine {
         return total;
     }
 
-    // Where the features of a token are written from one on; null where they are rounded first.
+    // The destination of a token's features from `feature` on; null where they are rounded first.
     static float* place(const buffer& to, std::size_t token, std::size_t feature,
                         std::size_t& step) noexcept {
         if (to.rounded != nullptr) return nullptr;
@@ -108,8 +108,8 @@ struct machine {
                         std::min(depth_block, to.features - k0) * sizeof(float));
     }
 
-    // The rows of x, or of another input, that a call is about. A single row is in the form wanted as it
-    // stands.
+    // The token rows of x, or of another input, that a call reads, in depth blocks. A single row has that layout
+    // already.
     static constexpr std::size_t input_numbers(std::size_t tokens, std::size_t features) noexcept {
         return tokens > 1 ? blocked_size(tokens, features) : 0;
     }

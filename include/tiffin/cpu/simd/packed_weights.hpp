@@ -16,13 +16,13 @@ namespace simd_detail {
 
 // One or two weights (outputs, inputs) that are multiplied with the same input, interleaved so that one pass reads both.
 //
-// A panel is panel_registers wide: adjacent outputs of each weight. It is kept in one piece, blocks of the format in the
-// order of the inputs (see panel_product.hpp): a stream of memory. A group of panels is what one task computes in one
-// go. Outputs beyond the last are packed as zeros.
+// A panel is panel_registers wide: adjacent outputs of each weight. It is contiguous, blocks of the format in the
+// order of the inputs (see panel_product.hpp), and read as one stream. A group of panels is a task's unit of work.
+// Outputs beyond the last are packed as zeros.
 // Precondition: `inputs` is a multiple of the format's block.
 class packed_weights {
 public:
-    // Tokens [first, first + count) of rows of activations, as the tiles read them: of `tokens`, depth by depth.
+    // Tokens [first, first + count) of `tokens` activation rows in the tiles' layout, depth block by depth block.
     struct token_rows {
         const std::byte* rows;
         std::size_t tokens, first, count;
@@ -31,7 +31,7 @@ public:
     packed_weights(std::size_t outputs, std::size_t inputs, std::size_t count, std::size_t group_panels,
                    const weight_kernels& kernels);
 
-    // Packs weight number `which`, given in any format that is no integer's, at any alignment.
+    // Packs weight `which`, given in any format but an integer type, at any alignment.
     void pack(std::size_t which, const tensor_view& weight, const preparation& how);
 
     [[nodiscard]] const weight_kernels& kernels() const noexcept { return *kernels_; }
@@ -43,7 +43,7 @@ public:
     }
     // Adjacent outputs of each weight in a panel.
     [[nodiscard]] std::size_t panel_outputs() const noexcept { return panel_outputs_; }
-    // Numbers of a panel for one input.
+    // Weights of a panel per input.
     [[nodiscard]] std::size_t panel_numbers() const noexcept { return panel_registers * kernels_->lanes; }
     [[nodiscard]] std::size_t group_panels() const noexcept { return group_panels_; }
     [[nodiscard]] std::size_t groups() const noexcept {
@@ -60,8 +60,8 @@ public:
         return buffer_.data() + offset(p, k0);
     }
 
-    // acc[panel][token][register] = the sums of a group's panels. `next`: weights that will be multiplied after these;
-    // `unpacked`: room for a block of them.
+    // acc[panel][token][register] = the sums of a group's panels. `next`: weights multiplied after these, to
+    // prefetch; `unpacked`: room for a block of them.
     void multiply(std::size_t group, const token_rows& of, const std::byte* next, float* acc,
                   std::byte* unpacked) const noexcept;
 

@@ -16,21 +16,21 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Pack the weights (outputs, inputs) of a panel, round rows of activations, multiply them.
+// Packs the weights (outputs, inputs) of a panel, rounds rows of activations, multiplies them.
 // A panel_product has
 //   step         inputs are packed in multiples of this;
 //   block_bytes  of one output's Weights::block inputs in a panel;
 //   row_bytes    of a token's depth block of activations;
-//   put(block, k, column, to)     puts a block of Weights, from input k on, into a panel;
+//   put(block, k, column, to)     stores a block of Weights, from input k on, in a panel;
 //   round(from, first, count, row)   rounds inputs [first, first + count) of a depth block, the first of them at `from`
-//                                 and in blocks of `rounded_block`; only where they are not used as they are;
-//   tile_tokens, tile<Tokens, Panels>   the largest tile's, a tile_function;
-//   many_from    tokens from which on other tiles take them, many_tile_tokens and many_tile<Tokens>, or never;
-//   unpack(panel, depth, to)      what those want of a block first, if anything: no more bytes than depth_block
-//                                 inputs take as f32. It costs a pass over the block in the cache; not to do so costs
-//                                 its instructions again each tile;
-//   many_rows    rows of activations that such a tile reads together, whether they are there or not; only where it does;
-//   around(work, i)   does task i of `work` in the state of the machine that such tiles want; only where they want one.
+//                                 and in blocks of `rounded_block`; absent where activations stay f32;
+//   tile_tokens, tile<Tokens, Panels>   the largest tile's tokens, a tile_function;
+//   many_from    number of tokens from which many_tile<Tokens>, up to many_tile_tokens, replaces tile; or never;
+//   unpack(panel, depth, to)      converts a block for many_tile, optional: no more bytes than depth_block inputs take
+//                                 as f32. Costs a pass over the block in the cache; without it each tile repeats the
+//                                 instructions;
+//   many_rows    activation rows that many_tile reads together, whether they exist or not; optional;
+//   around(work, i)   runs task i of `work` in the machine state that many_tile needs; optional.
 inline constexpr std::size_t never = ~std::size_t{0};
 
 // Activations that stay f32, or are rounded and widened again; weights are widened.
@@ -71,21 +71,21 @@ struct panel_product {
     }
 };
 
-// Whole numbers: the activations' of 8 bits, the weights' of 4 to 8.
+// Quantised integers: activations of 8 bits, weights of 4 to 8.
 template <class Arch, whole_number_format Weights, std::size_t Registers>
 struct panel_product<Arch, Weights, q8_0, Registers> {
     using panel = integer_panel<Arch, Weights, Registers>;
     using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;
-    // Few enough that the sums of a piece are scaled while the machine, as far as it looks ahead, multiplies the next
-    // (q8_0 on a Zen 5 core: 329 G products per second with 24 sums, 390 with 12, of 403 that its ports allow).
+    // Few enough that the sums of a piece are scaled while the out-of-order core already multiplies the next (q8_0 on
+    // a Zen 5 core: 329 G products per second with 24 sums, 390 with 12, of 403 that its ports allow).
     static constexpr std::size_t tile_tokens = 12 / Registers;
     static constexpr std::size_t step = Weights::block;
     static constexpr std::size_t block_bytes = panel::unit_bytes / panel::numbers;
     static constexpr std::size_t row_bytes = sizeof(typename panel::row);
-    // Where one instruction adds a group of products, others have the time to take levels apart beside it: of 4 bits
-    // without end, of more for some tiles. Factors are best joined with their scales once (on a Zen 5 core, G products
-    // per second, packed and unpacked: q4_0 at 32 tokens 332 and 314, q4_k at 12 228 and 260, at 4 193 and 169; of a Zen 3,
-    // the time of 12 tokens over that of 6: q4_k 1.9 and 1.5, q5_k 2.0 and 1.5).
+    // Where one instruction adds a group of products, others can unpack codes at the same time: codes of 4 bits for
+    // any number of tiles, of more bits for some. Factors are best multiplied into their scales once (on a Zen 5
+    // core, G products per second, packed and unpacked: q4_0 at 32 tokens 332 and 314, q4_k at 12 228 and 260, at 4
+    // 193 and 169; of a Zen 3, the time of 12 tokens over that of 6: q4_k 1.9 and 1.5, q5_k 2.0 and 1.5).
     static constexpr std::size_t many_tile_tokens = tile_tokens;
     static constexpr std::size_t many_from = panel::has_factors && panel::parts == 1 ? tile_tokens + 1
                                              : panel::dot::instructions > 1 || panel::parts == 2

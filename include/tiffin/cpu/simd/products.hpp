@@ -1,5 +1,5 @@
-// Activations times packed weights, group by group, the next group's weights asked for in time. Ordinary code: which
-// formula is evaluated, which formats weights are kept in and how many there are is known to pointers and numbers.
+// Activations times packed weights, group by group, with the next group's weights prefetched. Not templates: the
+// formula, the formats of the weights and their number are function pointers and sizes.
 #pragma once
 
 #include <tiffin/cpu/product_sums.hpp>
@@ -13,9 +13,8 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// Activations in depth blocks: (inputs / depth_block, tokens, depth_block). The rows of a tile are then
-// a constant distance apart, whatever the width, and never collide in a cache set. A single token's
-// row is in this form as it stands.
+// Activations in depth blocks: (inputs / depth_block, tokens, depth_block). The rows of a tile are then a constant
+// distance apart, whatever the width, and never collide in a cache set. A single token's row has this layout already.
 struct activations {
     const float* data;
     std::size_t tokens;
@@ -49,7 +48,7 @@ public:
 
     // How the activations of these products are to be rounded.
     [[nodiscard]] const rounding& rounding_of_inputs() const noexcept { return first().kernels().rows; }
-    // Outputs are finished in multiples of this, from a multiple on; but the last.
+    // Outputs are finished in aligned groups of this many; the last group may be smaller.
     [[nodiscard]] std::size_t outputs_at_once() const noexcept {
         return first().group_panels() * first().panel_outputs();
     }
@@ -64,14 +63,14 @@ private:
     void run_group(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,
                    float* acc, const cpu_detail::epilogue_ref& finish) const noexcept;
 
-    std::vector<packed_weights> packs_;  // of two weights; of an odd number the last of one
+    std::vector<packed_weights> packs_;  // pairs of weights; the last of an odd number alone
 };
 
 }  // namespace simd_detail
 
 TIFFIN_END
 
-// What they do; where the library has it, others link it.
+// The definitions, unless the compiled library provides them.
 #if !defined(TIFFIN_COMPILED)
 #    include <tiffin/cpu/simd/run_products.hpp>
 #endif

@@ -1,4 +1,4 @@
-// What products do (see products.hpp): share out groups of panels, and pass each group's weights by all tokens.
+// Definitions of products.hpp: splits groups of panels among tasks and multiplies each group with all tokens.
 #pragma once
 
 #include <tiffin/cpu/simd/products.hpp>
@@ -37,8 +37,8 @@ TIFFIN_INLINE void packed_weights::pack(std::size_t which, const tensor_view& we
     how.hold(buffer_.size() / count_);
 }
 
-// Few enough panels that the groups can be shared evenly, many enough to reuse the inputs; as many as are taken at once
-// where there are enough.
+// Panels per group: few enough to split the groups evenly, many enough to reuse the inputs; a multiple of
+// panels_at_once where there are enough.
 inline std::size_t group_size(std::size_t panels) noexcept {
     const std::size_t even = panels / 16;
     return even >= 2 * panels_at_once ? 2 * panels_at_once : even >= panels_at_once / 2 ? panels_at_once : 1;
@@ -46,7 +46,7 @@ inline std::size_t group_size(std::size_t panels) noexcept {
 
 TIFFIN_INLINE panel_products::panel_products(std::size_t outputs, std::size_t inputs, std::size_t count,
                                              const weight_kernels& kernels) {
-    // A group has as many outputs in each pack: a panel of one weight has those of two panels of two.
+    // A group has the same outputs in every pack: a panel of one weight has as many as two panels of two.
     const std::size_t registers = outputs / kernels.lanes;
     const std::size_t of_two = std::max(group_size(registers), 1 + count % 2),
                       of_one = count == 1 ? group_size(registers / panel_registers) : of_two / 2;
@@ -61,7 +61,7 @@ TIFFIN_INLINE std::size_t panel_products::scratch_numbers(std::size_t tokens,
     return rounded_numbers(tokens) + std::min(most_workers, first().groups()) * numbers_a_worker(tokens);
 }
 
-// Activations as the tiles want them, in floats.
+// The floats that rounded activations take.
 TIFFIN_INLINE std::size_t panel_products::rounded_numbers(std::size_t tokens) const noexcept {
     const rounding& how = first().kernels().rows;
     return how.round == nullptr ? 0 : how.bytes(tokens, first().inputs()) / sizeof(float);
@@ -73,7 +73,7 @@ TIFFIN_INLINE std::size_t panel_products::sum_numbers(const packed_weights& pack
            pack.panel_numbers();
 }
 
-// Sums, then a block of weights unpacked.
+// The floats of a worker: sums, then an unpacked block of weights.
 TIFFIN_INLINE std::size_t panel_products::numbers_a_worker(std::size_t tokens) const noexcept {
     std::size_t numbers = first().kernels().unpack == nullptr ? 0 : depth_block * first().panel_numbers();
     for (const packed_weights& pack : packs_) numbers += sum_numbers(pack, tokens);
@@ -91,7 +91,7 @@ TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, st
     std::atomic<std::size_t> next{0};
     const auto work = [&](std::size_t worker) noexcept {
         float* const mine = scratch + worker * numbers;
-        // The group after this one is claimed early, so that its first weights can be asked for.
+        // The group after this one is claimed early, so that its first weights can be prefetched.
         std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
         while (group < groups) {
             const std::size_t following = next.fetch_add(1, std::memory_order_relaxed);
@@ -103,8 +103,8 @@ TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, st
     execute(workers, tiles.around == nullptr ? task_ref(work) : task_ref(inside));
 }
 
-// Rounds the activations once, if they are to be and are not yet; a single token's without a hand-over, which
-// would take longer.
+// Rounds the activations once, unless they stay f32 or are rounded already; a single token's without a hand-over,
+// which would take longer.
 TIFFIN_INLINE const std::byte* panel_products::round(const activations& in, float* to,
                                                      std::size_t most_workers,
                                                      const executor_ref& execute) const {
@@ -129,7 +129,7 @@ TIFFIN_INLINE void panel_products::run_group(std::size_t group, std::size_t foll
                                              const cpu_detail::epilogue_ref& finish) const noexcept {
     const std::size_t first_output = group * outputs_at_once();
     const std::size_t outputs = std::min(outputs_at_once(), first().outputs() - first_output);
-    // Whole tiles to a block, as a smaller tile uses fewer of the registers.
+    // Blocks of whole tiles, as a smaller tile uses fewer of the registers.
     const std::size_t tile = first().kernels().tiles_for(tokens).tokens;
     const std::size_t tile_count = (tokens + tile - 1) / tile;
     const std::size_t most = token_block(first().kernels().rows.row_bytes);
@@ -168,8 +168,8 @@ TIFFIN_INLINE void packed_weights::multiply(std::size_t group, const token_rows&
                   unpacked);
 }
 
-// A multiple of panels_at_once, as so many streams of memory. They need not be asked for: the hardware
-// follows them better by itself.
+// Panels are a multiple of panels_at_once, read as that many parallel memory streams, without software prefetch: the
+// hardware prefetcher does better alone.
 TIFFIN_INLINE void packed_weights::multiply_few(std::size_t panel, std::size_t panels, const token_rows& of,
                                                 float* acc) const noexcept {
     const std::size_t panel_sums = of.count * panel_numbers();
@@ -182,7 +182,7 @@ TIFFIN_INLINE void packed_weights::multiply_few(std::size_t panel, std::size_t p
         }
 }
 
-// One block of a panel after the other passes the tiles of all tokens, while the next one is asked for.
+// Multiplies one panel block after the other with the tiles of all tokens, while the next block is prefetched.
 TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t panels, const token_rows& of,
                                                  const std::byte* next, float* acc,
                                                  std::byte* unpacked) const noexcept {
@@ -204,11 +204,11 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
     const auto block_of = [&](std::size_t i) {
         return block(panel + place(i).first, place(i).second * depth_block);
     };
-    // The inputs of the next depth, or of the tokens that come next, of which each tile asks for its share: a
-    // tile reads as many streams as it has tokens, more than the hardware follows (Zen 4, SwiGLU 2048x8192,
-    // 512 tokens, one thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Not where they fit
-    // a second-level cache (Zen 3, SwiGLU 1024x2816, 64 and 256 tokens: 1 to 2 % less time). Inlined, as g++ 12
-    // leaves out functions that do nothing else.
+    // Prefetches the inputs of the next depth, or of the next tokens, each tile its share: a tile reads as many
+    // streams as it has tokens, more than the hardware prefetcher follows (Zen 4, SwiGLU 2048x8192, 512 tokens, one
+    // thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Not where they fit a second-level
+    // cache (Zen 3, SwiGLU 1024x2816, 64 and 256 tokens: 1 to 2 % less time). Inlined, as g++ 12 drops functions that
+    // do nothing else.
     const bool asks_ahead = !by_panel && depths * tokens * kernels.rows.row_bytes > 1024 * 1024;
     const std::size_t shares = panels * tile_count, row_lines = count * kernels.rows.row_bytes / 64;
     const auto ask_for_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {

@@ -1,11 +1,11 @@
-// The fused CPU kernel over xsimd registers.
+// The engine and the kernels of the simd backend, over xsimd registers.
 #pragma once
 
 #include <tiffin/cpu/engine.hpp>
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/machine.hpp>
 
-// The engine that the library has, where it is linked.
+// With the compiled library its engine is linked, not instantiated.
 #if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
 #    define TIFFIN_COMPILED_ENGINE_ extern
 #else

@@ -24,15 +24,15 @@ inline constexpr std::size_t most_accumulators = [] {
     return std::size_t{12};
 #endif
 }();
-// Tokens that share one pass over a group of panels, by the bytes of a token's depth block: these and the sums fit the
-// second-level cache. Each pass unpacks the weights anew.
+// Tokens that share one pass over a group of panels, by the bytes of a token's depth block: their rows and sums fit
+// the second-level cache. Each pass unpacks the weights anew.
 inline constexpr std::size_t token_block(std::size_t row_bytes) noexcept {
     return row_bytes <= 2 * depth_block ? 192 : 96;
 }
 
-// Stored weights that a tile asks the cache for while it computes: the part of the next block that
-// is this tile's to fetch, `lines` cache lines every `prefetch_every` inputs. In larger bursts the requests
-// take the line buffers that the tile's own weights need: 8 inputs apart cost 7 % at 8 tokens.
+// Stored weights that a tile prefetches while it computes: its share of the next block, `lines` cache lines every
+// `prefetch_every` inputs. In larger bursts the requests take the line buffers that the tile's own weights need: 8
+// inputs apart cost 7 % at 8 tokens.
 inline constexpr std::size_t prefetch_every = 4;
 struct ahead {
     const std::byte* from = nullptr;
@@ -43,14 +43,14 @@ struct ahead {
     }
 };
 
-// Panels that few tokens take at once, of formats of 8 bits per number and more. The memory is read as so many
-// streams, each from front to back: the hardware follows several further than one, as it stops at the end of every
-// page (1 token, q8_0: 27 GB/s from one stream, 34 from four on an AVX2 machine; 35 and 45 on an EPYC with AVX-512).
-// Of fewer bits one stream is the better, whose bytes are asked for: the streams advance too slowly for the hardware
-// (q4_0: 38 GB/s and 25 on that EPYC, 28 and 16 with AVX2 on it).
+// Panels that few tokens are multiplied with at once, in formats of at least 8 bits per weight. Memory is read as
+// that many sequential streams: the hardware prefetcher runs further ahead on several than on one, as it stops at
+// page ends (1 token, q8_0: 27 GB/s from one stream, 34 from four on an AVX2 machine; 35 and 45 on an EPYC with
+// AVX-512). With fewer bits one software-prefetched stream is better: several advance too slowly for the hardware
+// prefetcher (q4_0: 38 GB/s and 25 on that EPYC, 28 and 16 with AVX2 on it).
 inline constexpr std::size_t panels_at_once = 4;
-// Tokens up to which it does: memory is then slower than the arithmetic, so that sums may be spilled. Of f32 these are
-// more where a panel is short (Zen 3, AVX2, SwiGLU 2048x8192, 3 and 4 tokens: 9.1 ms from one stream, 6.3 and 7.6 from
+// Most tokens for panels_at_once: memory is then slower than the arithmetic, so that sums may be spilled. More for
+// f32 where a panel is short (Zen 3, AVX2, SwiGLU 2048x8192, 3 and 4 tokens: 9.1 ms from one stream, 6.3 and 7.6 from
 // four; of bf16 4.6 and 6.8 at 4 tokens).
 template <class Weights>
 inline constexpr std::size_t few_tokens = std::same_as<Weights, f32>&& most_accumulators < 24 ? 4 : 2;
@@ -59,7 +59,7 @@ inline constexpr std::size_t few_tokens = std::same_as<Weights, f32>&& most_accu
 // Shapes: `rows` holds x of a depth block, depth_block floats per token; w is a packed block (depth,
 //   Registers) of each panel, `apart` bytes from one to the next; acc (Panels, Tokens, Registers) registers
 //   in memory, read first unless `fresh`.
-// Numerics: one fused multiply-add a term, k ascending, one accumulator per output; weights are widened
+// Numerics: one fused multiply-add per term, k ascending, one accumulator per output; weights are widened
 //   exactly. Neither the tile's size nor the passage of the accumulators through memory changes a bit.
 template <class Arch, codec Format, std::size_t Registers, std::size_t Tokens, std::size_t Panels>
 void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w, std::size_t apart,
@@ -72,7 +72,7 @@ void multiply_tile(const std::byte* rows, std::size_t depth, const std::byte* w,
     for (std::size_t i = 0; i < Panels * Tokens; ++i) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r)
         sums[i][r] = fresh ? reg(0.0f) : reg::load_aligned(acc + (i * Registers + r) * width<Arch>);
-    // The inputs that are stored together.
+    // One block of inputs.
     const auto step = [&]() __attribute__((always_inline)) {
         TIFFIN_UNROLL(8)
         for (std::size_t p = 0; p < Panels; ++p) {

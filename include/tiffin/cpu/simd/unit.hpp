@@ -1,4 +1,4 @@
-// Stored weights in registers: what a block of a number format looks like within a panel.
+// The layout of a number format's block within a panel, and its decoding to registers.
 #pragma once
 
 #include <tiffin/cpu/simd/lanes.hpp>
@@ -16,10 +16,10 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-// One block of a format for all outputs of a panel: Format::block inputs of Registers registers. It takes
-// the bytes of as many blocks as there are outputs, in an order that suits the registers.
-//   put(block, column, unit) puts the block of one output in its place;
-//   each(unit, visit) calls visit(weights) with the registers of one input after the other.
+// One block of a format for all outputs of a panel: Format::block inputs of Registers registers. It has the size of
+// one block per output, reordered for loads of whole registers.
+//   put(block, column, unit) stores the block of one output;
+//   each(unit, visit) calls visit(weights) for each input, with its registers.
 template <class Arch, codec Format, std::size_t Registers>
 struct unit {
     static constexpr std::size_t numbers = Registers * width<Arch>;
@@ -38,7 +38,7 @@ struct unit {
                 weights[r] = load<Format, Arch>(at + r * width<Arch>, width<Arch>);
             visit(weights);
         } else {
-            // Any format of blocks: decoded as a whole.
+            // A block format without a specialisation: decoded as a whole.
             alignas(64) std::array<float, Format::block * numbers> decoded;
             std::array<float, Format::block> one;
             for (std::size_t c = 0; c < numbers; ++c) {
@@ -57,22 +57,22 @@ struct unit {
     }
 };
 
-// The numbers of f16 at the beginning of a block of one output, among those of all: one kind after the other.
+// Stores the f16 scales (and minima) of one output's block among those of all, one kind after the other.
 template <stored_format Format, std::size_t Numbers>
 void put_scales(const typename Format::storage& block, std::size_t column, std::byte* to) noexcept {
     const auto scales = Format::scales(block);
     for (std::size_t i = 0; i < scales.size(); ++i)
         std::memcpy(to + (i * Numbers + column) * sizeof scales[0], &scales[i], sizeof scales[0]);
 }
-// Register r of those of a kind.
+// Register r of one kind of scale.
 template <class Arch, std::size_t Numbers, std::size_t Which>
 [[gnu::always_inline]] inline lanes<Arch> panel_scale(const std::byte* from, std::size_t r) noexcept {
     return load_all<f16, Arch>(reinterpret_cast<const std::uint16_t*>(from) + Which * Numbers +
                                r * width<Arch>);
 }
 
-// A block that is a number or two of f16 and bytes: these numbers of all outputs, one kind after the other, then a
-// row of their bytes after the other.
+// A block of one or two f16 scales and bytes: the scales of all outputs, one kind after the other, then row by row
+// byte k of all outputs.
 template <class Arch, codec Format, std::size_t Registers>
 struct scaled_unit {
     static constexpr std::size_t numbers = Registers * width<Arch>;
@@ -86,7 +86,7 @@ struct scaled_unit {
     }
 
 protected:
-    // Which: 0 for the scales, 1 for what comes after them.
+    // Which: 0 for the scales, 1 for the minima.
     template <std::size_t Which = 0>
     [[gnu::always_inline]] static void load_scales(const std::byte* from, lanes<Arch>* scale) noexcept {
         TIFFIN_UNROLL(24)
@@ -118,7 +118,7 @@ struct unit<Arch, q8_0, Registers> : scaled_unit<Arch, q8_0, Registers> {
     }
 };
 
-// Numbers k and k + 16 lie in row k.
+// Row k holds inputs k and k + 16.
 template <class Arch, std::size_t Registers>
 struct unit<Arch, q4_0, Registers> : scaled_unit<Arch, q4_0, Registers> {
     template <class Visit>
@@ -138,7 +138,7 @@ struct unit<Arch, q4_0, Registers> : scaled_unit<Arch, q4_0, Registers> {
     }
 };
 
-// The same, from a least number up. Scale and level are so short that their product is exact: one rounding.
+// The same plus a minimum. Scale and code are so short that their product is exact: one rounding.
 template <class Arch, std::size_t Registers>
 struct unit<Arch, q4_1, Registers> : scaled_unit<Arch, q4_1, Registers> {
     template <class Visit>
@@ -159,8 +159,8 @@ struct unit<Arch, q4_1, Registers> : scaled_unit<Arch, q4_1, Registers> {
     }
 };
 
-// A block as it lies in a row, at any alignment: its scales are copied, its bytes have none. of(inside) is the register
-// of its numbers from `inside` on.
+// A block of a table row at any alignment: its scales are copied, its bytes need no alignment. of(inside) is the
+// register of its values from `inside` on.
 template <class Arch, codec Format>
 class row_block_registers {
     using stored = typename Format::storage;

@@ -1,4 +1,4 @@
-// What is done with panels of weights of one number format: packing, unpacking, multiplying.
+// The kernels for panels of weights in one number format: packing, unpacking, multiplying.
 #pragma once
 
 #include <tiffin/cpu/simd/amx_product.hpp>
@@ -29,8 +29,8 @@ struct weight_part {
     std::size_t k0, depth;
 };
 
-// Puts a part into a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
-// Precondition: a weight is given in a format that nothing can be rounded to, if it is to be kept in that.
+// Stores a part in a panel's block from column `column` on. Outputs and inputs beyond the last are zeros.
+// Precondition: a weight kept in a format without encode() is given in that format.
 template <class Product, stored_format Format>
 void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     typename Format::storage block{};
@@ -59,39 +59,39 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     }
 }
 
-// The tiles of 1, 2, ... tokens.
+// Tile functions for 1, 2, ... tokens.
 struct tile_set {
     const tile_function* of = nullptr;  // of n tokens: of[n - 1]
     std::size_t tokens = 0;             // of the largest
-    std::size_t rows = 1;               // that are read together; tiles but the last have a multiple of it
+    std::size_t rows = 1;               // read together; all tiles but the last have a multiple of it
     void (*around)(const task_ref&, std::size_t) noexcept = nullptr;  // null: the task is called as it is
 };
 
-// Activations as the tiles read them: a row of a token's depth block after the other, depth by depth.
+// Activations in the tiles' layout: depth block by depth block, one row per token.
 struct rounding {
     void (*round)(const float*, std::size_t, std::size_t,
                   std::byte*) noexcept = nullptr;  // null: they stay f32
-    std::size_t block = 1;                         // numbers that are rounded together
+    std::size_t block = 1;                         // inputs that are rounded together
     std::size_t row_bytes = 0;
-    std::size_t spare_rows = 0;  // of zeros beyond the last: tiles read them
+    std::size_t spare_rows = 0;  // zero rows after the last, which tiles read
 
     [[nodiscard]] std::size_t bytes(std::size_t tokens, std::size_t features) const noexcept {
         return ((features + depth_block - 1) / depth_block * tokens + spare_rows) * row_bytes;
     }
-    // Rounds features [first, first + count) of a token, whose row of the first one's depth block is given in f32. They
-    // are of one depth block.
+    // Rounds features [first, first + count) of a token, all in one depth block, from the f32 row of that depth
+    // block.
     void operator()(const float* row, std::size_t tokens, std::size_t token, std::size_t first,
                     std::size_t count, std::byte* to) const noexcept {
         features(row + first % depth_block, tokens, token, first, count, to);
     }
-    // The same of numbers that begin with the first of these features.
+    // The same; `numbers` begins at feature `first`.
     void features(const float* numbers, std::size_t tokens, std::size_t token, std::size_t first,
                   std::size_t count, std::byte* to) const noexcept {
         round(numbers, first % depth_block, count, to + (first / depth_block * tokens + token) * row_bytes);
     }
 };
 
-// Registers of a panel, whatever is in it: two of one weight, or one of each of two.
+// Registers of a panel: two of one weight, or one of each of two.
 inline constexpr std::size_t panel_registers = 2;
 
 }  // namespace simd_detail
@@ -162,7 +162,7 @@ inline constexpr weight_kernels kernels_of = [] {
         if constexpr (requires { &Product::around; }) made.many.around = &Product::around;
         if constexpr (requires { Product::unpack(nullptr, 0, nullptr); }) made.unpack = &Product::unpack;
     }
-    // A byte per number, or more.
+    // Formats of at least one byte per weight.
     constexpr std::size_t few = std::min(few_tokens<Weights>, Product::tile_tokens);
     if constexpr (sizeof(typename Weights::storage) >= Weights::block && Product::many_from > few)
         made.side_by_side = {.of = side_by_side<Product, few>.data(), .tokens = few};
@@ -173,7 +173,7 @@ inline constexpr weight_kernels kernels_of = [] {
     return made;
 }();
 
-// One address in a program, which the library tiffin::compiled may have (see compiled.hpp).
+// One instance per program, which the library tiffin::compiled may have (see compiled.hpp).
 template <class Arch, stored_format Weights, codec Activations>
 [[gnu::noinline]] const weight_kernels& kernels() noexcept {
     using product = panel_product<Arch, Weights, Activations, panel_registers>;
@@ -185,7 +185,7 @@ template <class Arch, stored_format Weights, codec Activations>
     }
 }
 
-// The kernels of formats, or those that `formats` names where they are known at run time only.
+// The kernels for the formats, or for those in `formats` where they are chosen at run time.
 template <class Arch, format_policy Weights, activation_format Activations>
 const weight_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
     const auto of = [&](auto weights) -> const weight_kernels& {
@@ -205,7 +205,7 @@ const weight_kernels& kernels_for([[maybe_unused]] const number_formats& formats
         return with_kept_format(formats.weights.type, of);
 }
 
-// Those that the library has, where it is linked.
+// With the compiled library these are linked, not instantiated.
 #if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
 #    define TIFFIN_COMPILED_KERNELS_(Format)                                                        \
         extern template const weight_kernels& kernels<xsimd::default_arch, Format, f32>() noexcept; \

@@ -1,4 +1,4 @@
-// A chain: the rows of each part are what the next one reads; those of the last go where the caller says.
+// A chain: each part reads the rows of the previous one; those of the last go to the caller's store.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -93,8 +93,8 @@ private:
 
 inline constexpr std::size_t no_chain = ~std::size_t{0};
 
-// The slot of the last chain that the formula of S sees, or no_chain. A norm needs the whole row of what is
-// below it, so that no chain there is the last; nor is one that a gate is the product of.
+// The slot of the last chain in the formula of S, or no_chain. Not counted: chains below a norm, which needs the whole
+// row, and those in the dot product of a gate.
 template <source_policy S, std::size_t First = 0>
 constexpr std::size_t last_chain_of() noexcept {
     std::size_t last = no_chain;

@@ -1,4 +1,4 @@
-// The formula of a whole composition, evaluated by its type: what a kernel does. (The CPU runs its policies one by one.)
+// A whole composition's formula as one expression of its type, for kernels. (The CPU calls its policies one by one.)
 #pragma once
 
 #include <tiffin/grammar/parts_apart.hpp>
@@ -18,8 +18,8 @@ constexpr bool parts_apart() noexcept {
     return detail::parts_apart(detail::kind_of<S>);
 }
 
-// The slots of the tree below S: its own tensors, then those of its parts in their order; of parts that are
-// computed apart, none.
+// The number of slots of the tree below S: its own tensors, then those of its parts in order; parts that are computed
+// apart have none.
 template <source_policy S>
 constexpr std::size_t slot_count() noexcept {
     if constexpr (composite_source<S>) {
@@ -31,7 +31,7 @@ constexpr std::size_t slot_count() noexcept {
     return own_tensors_of<S>::size;
 }
 
-// Where the slots of part I begin, counted from S's own first one.
+// Offset of the first slot of part I from S's own first one.
 template <composite_source S, std::size_t I>
 constexpr std::size_t part_offset() noexcept {
     return []<std::size_t... J>(std::index_sequence<J...>) {
@@ -78,13 +78,13 @@ constexpr std::size_t count_of(tensor_kind kind) noexcept {
     return n;
 }
 
-// How many slots of the same kind come before this one.
+// How many earlier slots are of the same kind.
 template <source_policy S, std::size_t Slot>
 inline constexpr std::size_t ordinal_of = detail::slot_ordinals<S>[Slot];
 
-// Calls visit.operator()<First>(node, bound...) for every source that the formula of the tree below s goes
-// through, parts before what they are part of; First is the node's first slot. Parts that are computed
-// apart are not entered. `bound`: the bound_node of s, where visit wants each node's, else nothing.
+// Calls visit.operator()<First>(node, bound...) for every source in the formula of the tree below s, parts before the
+// node that has them; First is the node's first slot. Parts that are computed apart are not entered. `bound`: the
+// bound_node of s, where visit takes each node's, else nothing.
 template <std::size_t First = 0, source_policy S, class Visit, class... Bound>
 constexpr void visit_nodes(const S& s, const Visit& visit, const Bound&... bound) {
     if constexpr (composite_source<S>) {
@@ -102,9 +102,9 @@ constexpr void visit_nodes(const S& s, const Visit& visit, const Bound&... bound
     visit.template operator()<First>(s, bound...);
 }
 
-// The value of source s at a place. Place is the backend's: `place.value<slot, Tensor>()` yields
-// the value that tensor `slot` of the tree has there, and `place.by_number(formula, values...)` calls
-// a formula that takes plain numbers only, where the place's values are something else.
+// The value of source s at a place (token, features). Place is the backend's: `place.value<slot, Tensor>()` returns the
+// value of tensor `slot` of the tree, and `place.by_number(formula, values...)` applies a formula that takes plain
+// numbers only to registers.
 template <std::size_t First = 0, source_policy S, class Place>
 TIFFIN_HD auto evaluate(const S& s, const Place& place) {
     if constexpr (!composite_source<S>) {
@@ -125,7 +125,7 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
     }
 }
 
-// The value that a norm reads of a row: that of its part, also where this is computed apart.
+// The operand of a norm: the value of its part, or the precomputed row of a part that is computed apart.
 template <std::size_t First, row_normed_source S, class Place>
 TIFFIN_HD auto row_value([[maybe_unused]] const S& s, const Place& place) {
     if constexpr (parts_apart<S>())
@@ -134,7 +134,7 @@ TIFFIN_HD auto row_value([[maybe_unused]] const S& s, const Place& place) {
         return evaluate<First + part_offset<S, 0>()>(std::get<0>(s.parts()), place);
 }
 
-// Two values whose product, summed over the row, a node is scaled by: those of two parts, or of a norm's part twice.
+// Two factors whose dot product over the row a node's scale depends on: two parts, or a norm's part twice.
 template <class Value>
 struct row_factors {
     Value left;

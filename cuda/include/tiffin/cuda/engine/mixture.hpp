@@ -14,7 +14,7 @@ TIFFIN_BEGIN
 
 namespace engine_detail {
 
-// How tokens are grouped and rows are mixed is the target's: its mixture has these.
+// Target's mixture class holds these parts; it groups the tokens and mixes the rows (cuda/mixture.hpp).
 template <class Target, class Source>
 struct mixture_parts {
     static constexpr bool has_shared = part_count<Source> > 0;

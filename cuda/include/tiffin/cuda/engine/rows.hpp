@@ -1,4 +1,4 @@
-// The rows of a source, put where they belong: a whole layer, an expert, what is left for a formula above.
+// The rows of a source, written to their destination: a whole layer, an expert, rows stored for a formula.
 #pragma once
 
 #include <tiffin/cuda/engine/stage.hpp>
@@ -33,8 +33,8 @@ private:
     stage<Target, Source> stage_;
 };
 
-// Rows of `to` that are computed in several steps: themselves where they can hold what is not complete, else
-// rows of the workspace that are put there at the end.
+// Rows of `to` that are summed in several steps: in `to` where it can hold partial sums, else in rows of the workspace
+// that are written to it at the end.
 template <class Target>
 class pending_rows {
 public:
@@ -53,7 +53,7 @@ private:
     std::size_t width_;
 };
 
-// A source that reads the residual in x's place.
+// A source that reads the residual instead of x.
 template <class Target, source_policy Source>
     requires detail::has_role<Source, residual_role>
 class rows<Target, Source> {
@@ -80,7 +80,7 @@ private:
     rows<Target, part_of<Source, 0>> inner_;
 };
 
-// The rows of this call are left for a later one, those of an earlier one are delivered.
+// A delay: stores the rows of this call for a later one, and writes those of an earlier one.
 template <class Target, source_policy Source>
     requires detail::has_role<Source, delay_role>
 class rows<Target, Source> {
@@ -106,7 +106,7 @@ private:
     rows<Target, part_of<Source, 0>> inner_;
 };
 
-// Parts one after the other, each added to what the ones before it left.
+// The sum of repeated parts, one after the other.
 template <class Target, source_policy Source>
     requires detail::has_role<Source, repeated_role>
 class rows<Target, Source> {
@@ -143,7 +143,7 @@ private:
     std::vector<rows<Target, part>> parts_;
 };
 
-// Experts that a router chose for each token: see the target.
+// A mixture of experts: Target's class for it (cuda/mixture.hpp).
 template <class Target, source_policy Source>
     requires detail::has_role<Source, mixture_role>
 class rows<Target, Source> : public Target::template mixture<Source> {

@@ -1,5 +1,5 @@
-// A source computed for all tokens of a call: what is needed per token first, then products and formula in
-// one pass. A tree without products of its own has its last chain's last step in their place.
+// A source computed for all tokens of a call: the steps per token first, then products and formula in one pass. Without
+// products of its own, the formula is the epilogue of the last part of its last chain.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -28,7 +28,7 @@ class stage {
 
 public:
     static constexpr std::size_t projections = count_of<Source>(tensor_kind::projection);
-    // The chain whose last step the formula is evaluated in.
+    // The chain whose last part has the formula as its epilogue.
     static constexpr std::size_t last_chain = projections > 0 ? no_chain : last_chain_of<Source>();
 
 private:
@@ -57,7 +57,7 @@ public:
         for_steps([&](auto& step) { step.describe(view_.tensor_slots, take_state(step.state_numbers())); });
     }
 
-    // Whether the last of it is products and a formula; and whether nothing but these products reads its input.
+    // Whether it ends in products and a formula; and whether only these products read its input.
     static constexpr bool ends_in_products = projections > 0 && !chained_source<Source>;
     static constexpr bool input_is_multiplied_only =
         ends_in_products && std::tuple_size_v<steps> == 0 && count_of<Source>(tensor_kind::input_row) == 0;

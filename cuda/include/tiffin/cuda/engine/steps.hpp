@@ -1,4 +1,4 @@
-// What a tree needs per token before its formula: rows that are left for it, and the routes of its leaves.
+// The steps of a tree per token before its formula: precomputed rows, and the routes of its leaves.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>
@@ -19,7 +19,7 @@ namespace engine_detail {
 template <class Target, source_policy Source>
 class rows;
 
-// A source whose rows are left for the formula above it. State: its row.
+// A source whose rows are computed first and stored for the enclosing formula. State: its row.
 template <class Target, std::size_t Slot, source_policy Source>
 class left_rows {
 public:
@@ -45,8 +45,7 @@ private:
     rows<Target, Source> rows_;
 };
 
-// A leaf with a router: its route, and the rank numbers of the experts chosen. State: the choices, then rank
-// numbers for each.
+// A leaf with a router: its choices, and A_e x for the chosen experts. State: the choices, then A_e x for each.
 template <class Target, std::size_t First, routed_source Leaf>
 class routed_step {
     static constexpr auto& kinds = own_kinds<Leaf>;
@@ -99,8 +98,8 @@ private:
     std::vector<typename Target::bank_out> out_;  // likewise
 };
 
-// The steps of all nodes of the tree below s that need one, parts before what they are part of; not of the
-// chain at slot `Last`, in whose last step the formula is evaluated.
+// The steps of all nodes of the tree below s that need one, parts before the node that has them; not of the chain at
+// slot `Last`, whose last part has the formula as its epilogue.
 template <class Target, std::size_t Last, std::size_t First = 0, source_policy S>
 auto make_steps(const S& s, const bound_node& bound, const source_sizes& sizes,
                 typename Target::preparation& how) {
@@ -111,7 +110,7 @@ auto make_steps(const S& s, const bound_node& bound, const source_sizes& sizes,
     } else if constexpr (chained_source<S> && First == Last) {
         return std::tuple<>();
     } else if constexpr (row_normed_source<S> && parts_apart<S>()) {
-        // Its second tensor: the row of its part.
+        // The slot of its part's row.
         constexpr std::size_t row = First + own_tensors_of<S>::template index_of<computed>();
         using step = left_rows<Target, row, part_of<S, 0>>;
         return std::tuple<step>(step(std::get<0>(s.parts()), bound.parts[0], sizes, how));

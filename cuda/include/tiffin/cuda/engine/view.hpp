@@ -1,4 +1,4 @@
-// A source with its tensors, as a kernel sees it, by value.
+// A source with its tensors, passed to kernels by value.
 #pragma once
 
 #include <tiffin/bind/source_sizes.hpp>
@@ -12,26 +12,26 @@ TIFFIN_BEGIN
 
 namespace engine_detail {
 
-// What is kept of one tensor of a tree. Which members count is the kind's business.
+// What is kept of one tensor of a tree. Its kind determines which members are used.
 struct slot {
-    const void* numbers =
-        nullptr;                  // vector: f32; low_rank_out: as the target packs a bank; chosen_rows: row 0
+    // vector: f32; low_rank_out: the bank in the layout of Target; chosen_rows: row 0.
+    const void* numbers = nullptr;
     float number = 0;             // scalar, row_width
-    std::size_t expert_step = 0;  // pool, chosen_rows: numbers from one expert's row to the next's
-    std::size_t table = 0;        // table, pool; on a device gathered chosen_rows: which of the view's rows
-    std::size_t gathered = 0;     // chosen_rows: 0, or which of the call's tables they are (see tensor_view)
+    std::size_t expert_step = 0;  // pool, chosen_rows: elements from one expert's row to the next
+    std::size_t table = 0;        // table, pool, gathered chosen_rows: index in the view's `rows`
+    std::size_t gathered = 0;     // chosen_rows: 0, or the number of the call's table (see tensor_view)
     std::size_t experts = 0;
     std::size_t rank = 0;
     std::size_t choices = 0;
-    std::size_t state = 0;  // where a token's state of this tensor begins
+    std::size_t state = 0;  // offset of this tensor in a token's state
 
     [[nodiscard]] TIFFIN_HD std::size_t offset_of(const choice<float>& chosen) const {
         return static_cast<std::size_t>(chosen.expert) * expert_step;
     }
 };
 
-// Target: where this is computed (see target.hpp). A token's state are `state_numbers` floats: choices and
-// rank numbers of routers, scales of norms, rows of chains.
+// Target: the device (device.hpp). A token's state is `state_numbers` floats: choices and A_e x of routed leaves,
+//   scales of norms and gates, precomputed rows.
 template <class Target, source_policy Source>
 struct view {
     using target = Target;
@@ -52,16 +52,16 @@ struct view {
     [[nodiscard]] TIFFIN_HD float* state_of(std::size_t t) const { return state + t * state_numbers; }
 };
 
-// The value of a place's last step, where the formula above it is evaluated.
+// The register that a chain's last part yields, read by the enclosing formula (see epilogue).
 template <std::size_t Slot, class Register>
 struct last_step {
     const Register& value;
 };
-// Where a formula sees no products.
+// For formulas without products.
 struct no_products {};
 
-// The place (token, register of features) of a source. Numbers: how registers are read (see target.hpp).
-// Products: the sums of this place, by sum<number>(); or last_step.
+// Operand access at a place (token, register of features). Numbers: the loads of Target (device.hpp, values.hpp).
+// Products: those at this place, by sum<number>(); or last_step.
 template <class Numbers, class View, class Products>
 struct place {
     using reg = typename Numbers::reg;
@@ -130,8 +130,7 @@ private:
     }
 };
 
-// What stands above the last step of a chain: the formula of the tree around it, evaluated in the registers
-// that the step yields.
+// The epilogue of a chain: the formula of the enclosing tree, evaluated in the registers of the chain's last part.
 template <class View, std::size_t Chain, class Store>
 struct epilogue {
     typename View::target::template kept<View> view;

@@ -1,4 +1,4 @@
-// The rows of a pool in host memory that a route chose: fetched to the device while it computes, and mixed there.
+// The chosen rows of a pool in host memory: fetched to the device while it computes, and mixed there.
 #pragma once
 
 #include <tiffin/cuda/kernels.hpp>
@@ -18,7 +18,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// A thread per choice: which row of the pool it is, -1 for none that there is, and its weight.
+// A thread per choice: its row of the pool, -1 for an invalid expert or id, and its weight.
 struct pool_rows_body {
     const std::int32_t* ids;  // null: a pool of one id
     const choice<float>* routes;
@@ -30,7 +30,7 @@ struct pool_rows_body {
 
     __device__ void operator()(std::size_t i) const {
         const std::int32_t id = ids != nullptr ? ids[i / top_k] : 0, e = routes[i].expert;
-        const bool none = e < 0 && routes[i].weight == 0;  // behind a token's last choice
+        const bool none = e < 0 && routes[i].weight == 0;  // padding behind a token's last choice
         const bool inside = id >= 0 && static_cast<std::size_t>(id) < vocab && e >= 0 &&
                             static_cast<std::size_t>(e) < experts;
         const std::size_t row = static_cast<std::size_t>(e) * vocab + static_cast<std::size_t>(id);
@@ -39,7 +39,7 @@ struct pool_rows_body {
     }
 };
 
-// A thread per some features of a token: the sum of its rows times their weights, best first.
+// A thread per some features of a token: the weighted sum of its rows, best first.
 template <codec Format>
 struct mix_rows_body {
     static constexpr std::size_t numbers = access<Format>;
@@ -68,8 +68,8 @@ struct mix_rows_body {
 
 }  // namespace cuda_detail
 
-// m[t] = sum over the choices (e, w) of t of w E_e[ids[t]], of a pool that stays with the host: of MoRT as it is
-// deployed, top_k rows per token cross the bus. Where the mixed rows are due layers later, what is between hides it.
+// m[t] = sum over the choices (e, w) of t of w E_e[ids[t]], with the pool in host memory: as MoRT is deployed, top_k
+// rows per token cross the bus. Where the mixed rows are read some layers later, the layers between hide the transfer.
 //
 //     auto routes = prepare(routes_of<sigmoid_topk_renorm>{{.top_k = 2}}, router_weights, cuda<bf16>{stream});
 //     routes(x, {.routes = chosen}, copy_of_x);
@@ -78,11 +78,12 @@ struct mix_rows_body {
 //     auto mixed = pool[l].receive(stream).or_throw();
 //     layer(x, {.per_layer_input = mixed}, y);                          // mort_given
 //
-// Shapes: ids (T), routes (T, top_k), on the device; ids may be empty for a pool of one id, such as the values of product
-//   keys. T up to `tokens`. Mixed rows (T, width) as Format, until the next send().
+// Shapes: ids (T), routes (T, top_k), on the device; ids may be empty for a pool of one id, such as the values of
+//   product keys. T up to `tokens`. Mixed rows (T, width) as Format, valid until the next send().
 // Numerics: products and sums in f32, best choice first, rounded once to Format.
-// Errors, order, cache, threads, lifetime: those of offloaded_rows; the pool is kept in Format (errc::dtype). An expert or
-//   an id that is none is noted, and told by check(). Cost: the fetches, and a kernel each to address and to mix.
+// Errors, order, cache, threads, lifetime: those of offloaded_rows; the pool is kept in Format (errc::dtype). check()
+//   reports an invalid expert or id.
+// Cost: the fetches, a kernel for the row indices, and a kernel to mix.
 // Source: MoRT Sec. 3.3.2 and App. C; docs/device.md#tables-in-host-memory.
 template <codec Format, row_store Store = row_store_ref>
 class basic_offloaded_pool {
@@ -112,7 +113,7 @@ public:
                                     options.tokens);
     }
 
-    // What tokens chose: begins to fetch it.
+    // Starts to fetch the rows that tokens chose.
     status send(std::span<const std::int32_t> ids, std::span<const choice<float>> routes,
                 cudaStream_t stream) {
         sent_ = 0;
@@ -135,7 +136,7 @@ public:
         sent_ = tokens;
         return {};
     }
-    // The mixed rows of what was sent last; none where nothing was.
+    // The mixed rows of the last send(); empty if there was none.
     result<matrix_view<const storage>> receive(cudaStream_t stream) {
         const std::size_t tokens = std::exchange(sent_, 0);
         if (tokens == 0) return matrix_view<const storage>{};
@@ -150,7 +151,7 @@ public:
         return matrix_view<const storage>(at.mixed, tokens, shape_.width);
     }
 
-    // Those of offloaded_rows; an id is a row of the pool, -1 for an expert or an id that is none.
+    // Those of offloaded_rows; a reported id is a row of the pool, -1 for an invalid expert or id.
     [[nodiscard]] status check() { return rows_.check(); }
     [[nodiscard]] result<offload_counts> counts() { return rows_.counts(); }
 

@@ -1,4 +1,4 @@
-// The two calls by which the rows of a table in host memory come to the device.
+// Tables in host memory for device layers: prefetch() and gather() bring their rows to the device.
 #pragma once
 
 #include <tiffin/call/gathered_rows.hpp>
@@ -17,44 +17,43 @@
 TIFFIN_BEGIN
 
 struct offload_options {
-    std::size_t tokens = 512;     // the most of one call
-    std::size_t cached_rows = 0;  // hot rows that stay on the device
+    std::size_t tokens = 512;     // the most per call
+    std::size_t cached_rows = 0;  // hot rows cached on the device
 };
 
 struct offload_counts {
     std::uint64_t calls = 0;
     std::uint64_t tokens = 0;
-    std::uint64_t hits = 0;    // different rows of a call that were on the device
-    std::uint64_t misses = 0;  // rows that were fetched
+    std::uint64_t hits = 0;    // distinct rows of a call that were cached
+    std::uint64_t misses = 0;  // distinct rows that were fetched
 };
 
-// Rows of a table in host memory, or of any row_store, for the tokens of one call after the other: on the
-// device each different row is fetched once, on a stream of its own, and hot rows stay there.
+// Rows of a table in host memory, or of any row_store, for the tokens of successive calls: each distinct row of a call
+// is fetched to the device once, on a stream of its own, and hot rows are cached there.
 //
 //     rows.prefetch(ids, stream);                                // before the layer that comes before
 //     ...
 //     auto now = rows.gather(ids, stream);
 //     layer.try_call(x, {.token_ids = ids, .gathered = {&*now, 1}}, y);
 //
-// Shapes: ids (T) int32 on the device, T up to options.tokens. Rows gathered last until the next prefetch.
-// Order: a prefetch waits for what is on `stream` when it is called; gather() makes `stream` wait for it.
-//   gather() takes ids in the same memory for those of the prefetch: they are to stay as they are until then.
-//   Both on one stream; in one graph where they are captured, as the fetches are then part of it.
-// Cache: from eight slots on. Of eight that a miss looks at, the row used least often makes room if it was
-//   used less often than the one that comes; uses count half after every 16 tokens a slot.
-// Errors: errc::device, size, dtype. An id outside the table is noted as a layer notes it, and row 0 stands
-//   in for it: check() reports it, and what a store could not read.
+// Shapes: ids (T) int32 on the device, T up to options.tokens. Gathered rows are valid until the next prefetch.
+// Order: a prefetch waits for what is on `stream` when it is called; gather() makes `stream` wait for it. gather()
+//   compares the ids' address and count with those of the prefetch: their values must stay unchanged until then. Both
+//   on one stream; in one graph where they are captured, as the fetches are then part of it.
+// Cache: from eight slots on. A miss compares eight slots and evicts the row used least often, if that was used less
+//   often than the new row; use counts are halved after every 16 tokens per slot.
+// Errors: errc::device, size, dtype. For an id outside the table row 0 is read instead; check() reports the id, and
+//   what a store could not read.
 // Threads: one at a time. Lifetime: as a layer's, and longer than a graph it was captured in.
-// Cost: 8 bytes of device memory a row of the table; a row a slot and a token. No allocation in a call. Rows
-//   in memory are read over the bus by the device itself; those of a store by the host, into memory that both
-//   read.
-// Source: STEM keeps tables with the host: prefetched, each row once, hot ones cached by LFU.
+// Cost: 8 bytes of device memory per table row; one row per slot and per token. No allocation in a call. Rows in memory
+//   are read over the bus by the device itself; those of a store by the host, into memory that both read.
+// Source: STEM keeps tables in host memory: prefetched, each row once, hot ones cached by LFU.
 template <row_store Store>
 class basic_offloaded_rows {
 public:
-    // A table (rows, width) of f32, bf16 or f16 in host memory: pinned by the caller for as long as this
-    // lives, or else registered with CUDA meanwhile. (So of several over one table that nobody pinned, the
-    // one made first has to live longest.)
+    // A table (rows, width) of f32, bf16 or f16 in host memory: pinned by the caller for the lifetime of this object,
+    // or else registered with CUDA by it. (Of several objects over one table that is not pinned, the one made first
+    // must live longest.)
     static result<basic_offloaded_rows> make(const tensor_view& table, const offload_options& options = {}) {
         auto rows = in_memory::view(table);
         if (!rows) return rows.failure();
@@ -74,15 +73,15 @@ public:
         if (ids.size() > options_.tokens)
             return failure(errc::size, "ids", "has ", ids.size(), " ids; there is room for ", options_.tokens,
                            " of a call");
-        expected_ = {};  // until these are on their way
+        expected_ = {};  // until this fetch is enqueued
         if (ids.empty()) return {};
         if (status s = cuda_detail::check_memory(ids.data(), "ids", device_); !s) return s;
         if (status s = fetch_->run(ids, stream); !s) return s;
         expected_ = ids;
         return {};
     }
-    // The rows of a call: of the last prefetch if it was of these ids and the store has not changed since
-    // (see versioned_rows), else fetched now. A graph replays the fetch that was captured.
+    // The rows of a call: from the last prefetch if it was of these ids and the store has not changed since (see
+    // versioned_rows), else fetched now. A graph replays the fetch that was captured.
     result<gathered_rows> gather(std::span<const std::int32_t> ids, cudaStream_t stream) {
         if (ids.data() != expected_.data() || ids.size() != expected_.size() || !fetch_->is_current())
             if (status s = prefetch(ids, stream); !s) return s.failure();
@@ -94,7 +93,7 @@ public:
                              shape_.type,        {fetch_->index(), ids.size()}};
     }
 
-    // Waits for the fetches, and tells what went wrong since the last time.
+    // Waits for the fetches, and reports what failed since the last time.
     [[nodiscard]] status check() {
         unsigned long long key = 0;
         if (status s = fetch_->finish(key); !s) return s;

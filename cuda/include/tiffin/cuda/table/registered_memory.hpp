@@ -1,4 +1,4 @@
-// Memory of the host that a device reads over the bus.
+// Host memory that a device reads over the bus.
 #pragma once
 
 #include <tiffin/cuda/runtime.hpp>
@@ -11,15 +11,15 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// Memory of the host that the device may read: the caller's, pinned already or registered for as long as this
-// lives, or our own.
+// Host memory that the device may read: the caller's, already pinned or registered for the lifetime of this object, or
+// allocated here.
 class registered_memory {
 public:
     registered_memory() = default;
     static result<registered_memory> make(const void* data, std::size_t bytes, const char* where) {
         registered_memory made;
         void* const host = const_cast<void*>(data);
-        // CUDA registers no byte twice.
+        // CUDA does not register memory twice.
         if (!place_of(data).pinned || !place_of(static_cast<const std::byte*>(data) + bytes - 1).pinned) {
             if (status s = pin(host, bytes, where); !s) return s.failure();
             made.held_ = held::registered;
@@ -68,7 +68,7 @@ private:
                 cudaDeviceGetAttribute(&reads_only, cudaDevAttrHostRegisterReadOnlySupported, device), where);
             !s)
             return s;
-        // A mapped file that may not be written is registered as such or not at all.
+        // A read-only mapped file has to be registered as read-only.
         unsigned flags = cudaHostRegisterMapped;
         if (reads_only != 0) flags |= cudaHostRegisterReadOnly;
         return checked(cudaHostRegister(host, bytes, flags), where,

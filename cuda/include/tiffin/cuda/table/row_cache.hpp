@@ -1,4 +1,4 @@
-// What a table with rows in host memory keeps on the device: which rows lie there, and where.
+// The device cache of a table in host memory: which rows it holds, and in which slots.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
@@ -11,31 +11,30 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// What a cache counts, on the device.
+// The counters of a cache, on the device.
 struct offload_counters {
     unsigned long long calls, tokens, hits, misses;
-    unsigned long long since_aged;  // tokens
-    std::uint32_t hand;             // the slot that the next miss looks at first
-    std::uint32_t age;              // whether this call ages the uses
+    unsigned long long since_aged;  // tokens since use counts were halved
+    std::uint32_t hand;             // the first slot that the next miss compares
+    std::uint32_t age;              // whether this call halves the use counts
 };
 
-// A cache of rows in slots, and one call's ids as they go through it. All pointers are the device's.
+// A cache of rows in slots, and one call's arrays. All pointers are to device memory.
 //
-// The ids of a call are sorted; each different one has a number, `distinct`. It is a hit where `slot_of`
-// knows it, else a miss with a number of its own. A miss looks at `looks` slots that no other looks at and
-// takes the one used least, if that was used less often than itself and not by this call; else its row goes
-// behind the slots, for this call alone. So what is where depends on the ids alone, not on which thread came
-// first.
+// The ids of a call are sorted; each distinct one has a number, `distinct`. It is a hit where `slot_of` has its slot,
+// else a miss with a number of its own. A miss compares `looks` slots, which no other miss compares, and takes the one
+// used least often, if that was used less often than itself and not by this call; else its row is stored behind the
+// slots, for this call alone. So the contents depend on the ids alone, not on the order of threads.
 struct row_cache {
     static constexpr std::uint32_t looks = 8;
     static constexpr std::int32_t nowhere = -1;
 
     // Of the table.
     std::uint32_t rows;
-    std::int32_t* slot_of;        // (rows): or nowhere
-    std::uint32_t* uses;          // (rows): calls that wanted it
-    std::int32_t* owner;          // (slots): the row there, or nowhere
-    unsigned long long* used_by;  // (slots): the last call
+    std::int32_t* slot_of;        // (rows): its slot, or nowhere
+    std::uint32_t* uses;          // (rows): calls that used it, halved by age_uses
+    std::int32_t* owner;          // (slots): its row, or nowhere
+    unsigned long long* used_by;  // (slots): last call that used it
     std::uint32_t slot_count;
     offload_counters* counters;
     // Of a call of `tokens` tokens.
@@ -43,15 +42,15 @@ struct row_cache {
     const std::int32_t* ids;
     refused_ids refused;
     std::uint32_t *keys, *sorted, *entries, *order;  // (tokens)
-    std::uint32_t *heads, *distinct;                 // (tokens): 1 where an id is new, and their sums
-    std::uint32_t *missed, *misses;                  // (tokens): by distinct number, and their sums
-    std::int32_t* target;                            // (tokens): by distinct number
-    std::int32_t* wanted;   // (tokens + 1): how many rows are missing, then their ids
-    std::uint32_t* places;  // (tokens): where each of them goes
-    std::int32_t* index;    // (tokens): what is gathered
+    std::uint32_t *heads, *distinct;                 // (tokens): 1 at the first of equal ids, and prefix sums
+    std::uint32_t *missed, *misses;  // (tokens): by distinct number, 1 for a miss, and prefix sums
+    std::int32_t* target;            // (tokens): by distinct number, its slot
+    std::int32_t* wanted;            // (tokens + 1): the number of misses, then their ids
+    std::uint32_t* places;           // (tokens): slot of each miss
+    std::int32_t* index;             // (tokens): slot of each token, gathered_rows::index
 };
 
-// The launches over all tokens of a call, in this order; between them the sort and the sums.
+// The kernels over all tokens of a call, in this order; between them the sort and the prefix sums.
 struct begin_ids {
     row_cache c;
     __device__ void operator()(std::size_t i) const {
@@ -72,7 +71,7 @@ struct begin_ids {
         }
     }
 };
-// By few threads: mostly there is nothing to do. Decided on the device, so that graphs age too.
+// Few threads: most calls have nothing to do. Decided on the device, so that a replayed graph halves the counts too.
 struct age_uses {
     static constexpr std::size_t threads = 16384;
 
@@ -147,14 +146,14 @@ struct finish_ids {
     }
 };
 
-// A warp a piece of a missing row: from the host's table, or from where a store has read its rows one behind
-// the other. A piece is one read a thread: a second would wait for the bus once more.
+// A warp per piece of a missing row: from the host's table, or from the memory that a store has read the rows into,
+// contiguous. A piece is one read per thread: a second would wait for the bus once more.
 struct fetch_body {
     static constexpr std::size_t piece = 16 * warp_threads;
 
     row_cache c;
     const std::byte* from;
-    const std::int32_t* were_read;  // by the store: how many rows, all or none; null: `from` is the table
+    const std::int32_t* were_read;  // rows that the store read, all or none; null: `from` is the table
     std::size_t bytes;
     std::byte* rows;
 
@@ -188,7 +187,7 @@ private:
         for (std::size_t i = g.rank(); i < count / sizeof(Group); i += g.size())
             reinterpret_cast<Group*>(to)[i] = reinterpret_cast<const Group*>(source)[i];
     }
-    // What was admitted and did not come is not to be found by later calls.
+    // Removes an admitted row that was not read, so that later calls do not find it.
     __device__ void forget(std::int32_t id, std::uint32_t place) const {
         if (place >= c.slot_count) return;
         c.owner[place] = row_cache::nowhere;

@@ -1,4 +1,4 @@
-// One call's ids through the cache and over the bus, on a stream beside the caller's.
+// The fetch of a call's rows: through the cache and over the bus, on a stream beside the caller's.
 #pragma once
 
 #include <tiffin/cuda/call_checks.hpp>
@@ -21,7 +21,7 @@ TIFFIN_BEGIN
 
 namespace cuda_detail {
 
-// (A template, as offloaded_rows is, so that CUB is compiled for those who fetch rows and for nobody else.)
+// (A template, as offloaded_rows is, so that CUB is compiled only where rows are fetched.)
 template <row_store Store>
 class row_fetch {
 public:
@@ -66,12 +66,11 @@ public:
         return checked(cudaStreamSynchronize(stream_), "offloaded rows");  // a graph would not wait for it
     }
 
-    // Puts a call's fetch on the stream of this, behind what is on `after`. Precondition: some ids, not too
-    // many.
+    // Enqueues the fetch of a call on this object's stream, behind what is on `after`. Precondition: 1 to `tokens` ids.
     status run(std::span<const std::int32_t> ids, cudaStream_t after) {
         if (status s = checked(cudaEventRecord(asked_, after), "prefetch"); !s) return s;
         if (status s = checked(cudaStreamWaitEvent(stream_, asked_, 0), "prefetch"); !s) return s;
-        // What a refused fetch admitted never came, and what a store has changed since is old.
+        // Rows that a failed fetch admitted were never read; rows are stale where the store has changed since.
         const std::uint64_t now = version();
         if (std::exchange(was_refused_, true) || now != version_)
             if (status s = empty_cache(); !s) return s;
@@ -109,7 +108,7 @@ public:
         return checked(cudaStreamWaitEvent(stream, fetched_, 0), "gather");
     }
 
-    // Waits. What the store could not read since the last time; if it could, the refused id.
+    // Waits for the fetches. Returns what the store could not read since the last time; else `key` is the noted id.
     status finish(unsigned long long& key) {
         if (status s = check_idle(stream_); !s) return s;
         if (status s = checked(cudaStreamSynchronize(stream_), "prefetch"); !s) return s;
@@ -131,7 +130,7 @@ public:
     [[nodiscard]] const std::int32_t* index() const noexcept { return cache_.index; }
 
 private:
-    // Of a store; a table in memory tells none.
+    // The version of a store; 0 for a table in memory.
     [[nodiscard]] std::uint64_t version() const {
         return wanted_here_.host() != nullptr ? version_of(store_) : 0;
     }
@@ -188,7 +187,7 @@ private:
                 cub::DeviceScan::InclusiveSum(scratch_, bytes, from, to, static_cast<int>(tokens), stream_),
                 "cub::DeviceScan");
     }
-    // On the stream, by the host: what a store has to give.
+    // A host function on the stream: the store reads the missing rows.
     static void CUDART_CB read_wanted(void* self) {
         auto& fetch = *static_cast<row_fetch*>(self);
         auto* const wanted = reinterpret_cast<std::int32_t*>(fetch.wanted_here_.host());
@@ -196,15 +195,15 @@ private:
         if (ids.empty()) return;
         status s = detail::attempt("store", [&] { return fetch.store_.read(ids, fetch.table_.host()); });
         if (s.ok()) return;
-        wanted[0] = 0;  // the device reads that nothing came
+        wanted[0] = 0;  // fetch_body then finds that nothing was read
         const std::lock_guard lock(fetch.mutex_);
         if (fetch.read_outcome_) std::swap(fetch.read_outcome_, s);
     }
 
     table_shape shape_;
     Store store_;
-    registered_memory table_;        // the table, or the rows that a store has read
-    registered_memory wanted_here_;  // with a store: the ids it is to read
+    registered_memory table_;        // the table, or the memory that a store reads rows into
+    registered_memory wanted_here_;  // with a store: the ids that it reads
     std::size_t tokens_;
     std::size_t slots_;
     cudaStream_t stream_ = nullptr;
