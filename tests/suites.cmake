@@ -148,7 +148,7 @@ tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp 
 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
-tiffin_suite(plan/op TESTS grammar/parts_apart.hpp plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
+tiffin_suite(plan/op TESTS grammar/parts_computed_first.hpp plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
 tiffin_suite(plan/text O0)
 tiffin_suite(plan/compose O0
              TESTS all_policies.hpp grammar/arguments.hpp grammar/option.hpp plan/composition.hpp plan/filled_plan.hpp
@@ -195,7 +195,7 @@ tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
 tiffin_suite(call/row_numbers O0 THREADS)
 tiffin_suite(table/pool_schedule O0 THREADS TESTS call/token_router.hpp source/routes_of.hpp)
 tiffin_suite(mpi/sharded_rows
-             TESTS mpi/sharded_pool.hpp mpi/shard_questions.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp
+             TESTS mpi/sharded_pool.hpp mpi/shard_requests.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp
                    mpi/rank_exchange.hpp mpi/halved_sum.hpp)
 tiffin_suite(mpi/sharded_gradients)
 

@@ -19,7 +19,7 @@ namespace tiffin_bench::onednn {
 namespace {
 
 using lanes = xsimd::batch<float>;
-using whole_lanes = xsimd::batch<std::int32_t>;
+using int_lanes = xsimd::batch<std::int32_t>;
 
 // What the largest weight of a row becomes.
 int weight_levels() {
@@ -62,8 +62,8 @@ struct output_scales {
     void each(const std::int32_t* sums, float token_scale, const Use& use) const {
         std::size_t i = 0;
         for (; i + lanes::size <= scale.size(); i += lanes::size)
-            use(i, xsimd::to_float(whole_lanes::load_unaligned(sums + i) -
-                                   whole_lanes::load_unaligned(of_128.data() + i)) *
+            use(i, xsimd::to_float(int_lanes::load_unaligned(sums + i) -
+                                   int_lanes::load_unaligned(of_128.data() + i)) *
                        lanes::load_unaligned(scale.data() + i) * token_scale);
         for (; i < scale.size(); ++i)
             use(i, static_cast<float>(sums[i] - of_128[i]) * scale[i] * token_scale);

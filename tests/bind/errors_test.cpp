@@ -214,7 +214,7 @@ TEST_CASE("prepare: a width that no tensor tells") {
     given.add("stem_embed.weight", numbers.data(), {2, 2});
     const auto bound = bind_weights(block{}, given);
     REQUIRE_FALSE(bound.ok());
-    check_failure(bound.failure(), errc::shape, "d_model", {"cannot be told"});
+    check_failure(bound.failure(), errc::shape, "d_model", {"cannot be inferred"});
     given.add("down_proj.bias", numbers.data(), {3});
     const auto told = bind_weights(block{}, given);
     REQUIRE(told.ok());

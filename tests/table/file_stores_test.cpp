@@ -141,7 +141,7 @@ template <int Fault>
 struct careless_reader {
     status read(const io::open_file& file, std::span<const io::file_read> reads,
                 const io::read_arrived& arrived) const {
-        io::read_places places;
+        io::read_buffers places;
         places.make_room(reads, 1);
         for (std::size_t i = 0; i + (Fault == 0 ? 1 : 0) < reads.size(); ++i) {
             const io::file_read& r = reads[i];

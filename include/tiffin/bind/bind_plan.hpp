@@ -16,10 +16,10 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-TIFFIN_INLINE status binder::bind(const plan_node& node, const bind_place& at, bound_node& to) {
+TIFFIN_INLINE status binder::bind(const plan_node& node, const bind_position& at, bound_node& to) {
     const node_kind& kind = *node.kind;
     to.width = at.width.number;
-    std::vector<wanted_tensor> wanted;
+    std::vector<required_tensor> wanted;
     if (status s = bind_own(kind, at, wanted, to); !s) return s;
     to.recorded_first = kind.recorded_first;
     if (status s = bind_parts(node, at, to); !s) return s;
@@ -30,7 +30,7 @@ TIFFIN_INLINE status binder::bind(const plan_node& node, const bind_place& at, b
     return bind_routes(node, at, wanted, to);
 }
 
-TIFFIN_INLINE bind_place binder::outermost(bool own_width) {
+TIFFIN_INLINE bind_position binder::outermost(bool own_width) {
     const size_id d_model = sizes_.fresh("d_model", "");
     const size_id width = own_width ? sizes_.fresh("outputs", "") : d_model;
     return {"", "", width, d_model, d_model, sizes_.fresh("vocab", "")};
@@ -42,7 +42,7 @@ TIFFIN_INLINE status binder::settle(bound_node& node) {
         if (found == 0)
             return failure(
                 errc::shape, name,
-                "has a width that cannot be told: no tensor of the block has an axis of this size");
+                "has a width that cannot be inferred: no tensor of the block has an axis of this size");
         if (needs_.given_width != 0 && needs_.given_width != found)
             return failure(errc::shape, name, "is read with widths of ", needs_.given_width, " and ", found,
                            "; a call gives one");
@@ -60,8 +60,8 @@ TIFFIN_INLINE status binder::check_all_used() const {
     return {};
 }
 
-TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_place& at,
-                                      std::vector<wanted_tensor>& wanted, bound_node& to) {
+TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_position& at,
+                                      std::vector<required_tensor>& wanted, bound_node& to) {
     axis_sizes sizes{};
     if (kind.is_routed())
         sizes = sizes_.fresh_axes(kind.has(tensor_kind::chosen_rows) ? "rows" : "experts", at.prefix);
@@ -70,7 +70,7 @@ TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_place& a
     sizes.of(axis::vocab) = at.vocab;
     status wrong;
     for (const node_tensor& own : kind.tensors) {
-        wanted_tensor t{
+        required_tensor t{
             tensor_name(at.prefix, kind.owner(at.role), own.name), own.kind, own.needed, {}, own.rank};
         for (std::size_t i = 0; i < own.rank; ++i) t.axes[i] = sizes.of(own.axes[i]);
         if (own.kind == tensor_kind::given)
@@ -85,7 +85,7 @@ TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_place& a
     return wrong;
 }
 
-TIFFIN_INLINE status binder::bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place) {
+TIFFIN_INLINE status binder::bind_tensor(const required_tensor& t, tensor_view& to, std::size_t& place) {
     const auto at = given_.places().find(t.name);
     if (at == given_.places().end()) {
         if (t.needed == presence::optional) return {};
@@ -114,10 +114,10 @@ TIFFIN_INLINE status binder::bind_tensor(const wanted_tensor& t, tensor_view& to
     return {};
 }
 
-TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_place& at, bound_node& to) {
+TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_position& at, bound_node& to) {
     const node_kind& kind = *node.kind;
     const std::size_t delay_before = needs_.delay;
-    const auto fresh = [this](std::string_view name, const bind_place& of) {
+    const auto fresh = [this](std::string_view name, const bind_position& of) {
         return sizes_.fresh(name, of.prefix);
     };
     size_id input = at.input;
@@ -132,7 +132,7 @@ TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_place&
         if (count == 0)
             return failure(errc::missing_tensor, scope(0), "missing; there is one part of this kind or more");
         for (std::size_t i = 0; i < count; ++i) {
-            bind_place of = at;
+            bind_position of = at;
             of.prefix = scope(i);
             of.vocab = sizes_.fresh("vocab", of.prefix);
             if (status s = bind(node.repeated_part(i), of, to.parts.emplace_back()); !s) return s;
@@ -152,13 +152,13 @@ TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_place&
     return {};
 }
 
-TIFFIN_INLINE std::size_t binder::repetitions(const plan_node& node, const bind_place& at) const {
+TIFFIN_INLINE std::size_t binder::repetitions(const plan_node& node, const bind_position& at) const {
     if (node.repetitions != plan_node::as_given) return node.repetitions;
     return numbered_parts(given_, at.prefix + std::string(node.kind->repeated_name) + ".");
 }
 
-TIFFIN_INLINE status binder::bind_routes(const plan_node& node, const bind_place& at,
-                                         std::span<const wanted_tensor> wanted, bound_node& to) {
+TIFFIN_INLINE status binder::bind_routes(const plan_node& node, const bind_position& at,
+                                         std::span<const required_tensor> wanted, bound_node& to) {
     if (node.kind->router == router_kind::keys || node.kind->router == router_kind::ranges) {
         if (status s = check_rows(node, wanted, to.tensors, at.prefix); !s) return s;
         settle_choices(node, wanted, to, needs_);
@@ -192,7 +192,7 @@ TIFFIN_INLINE result<binding> bind_plan(const plan_node& block, const weights& g
     if (const status s = check_given(given); !s) return s.failure();
     binder from(given, how.formats);
     binding bound;
-    const bind_place whole = from.outermost(block.kind->own_width);
+    const bind_position whole = from.outermost(block.kind->own_width);
     if (const status s = from.bind(block, whole, bound.tree); !s) return s.failure();
     if (const status s = from.settle(bound.tree); !s) return s.failure();
     if (const status s = from.check_all_used(); !s) return s.failure();

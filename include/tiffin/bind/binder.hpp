@@ -19,7 +19,7 @@ TIFFIN_BEGIN
 namespace detail {
 
 // The position of a source while its tensors are bound.
-using bind_place = standing<std::string, size_id>;
+using bind_position = standing<std::string, size_id>;
 
 // One walk over a composition: each source takes its own tensors, then its parts do.
 class binder {
@@ -28,9 +28,9 @@ public:
         : given_(given), formats_(formats), used_(given.entries().size(), false) {}
 
     // Binds the source at position `at`. Widths are size ids until settle().
-    status bind(const plan_node& node, const bind_place& at, bound_node& to);
+    status bind(const plan_node& node, const bind_position& at, bound_node& to);
     // The position of a whole block.
-    [[nodiscard]] bind_place outermost(bool own_width = false);
+    [[nodiscard]] bind_position outermost(bool own_width = false);
     [[nodiscard]] dimension_solver& sizes() noexcept { return sizes_; }
     [[nodiscard]] call_needs& needs() noexcept { return needs_; }
     // Replaces size ids by sizes, once all tensors are bound.
@@ -39,17 +39,17 @@ public:
     [[nodiscard]] status check_all_used() const;
 
 private:
-    status bind_own(const node_kind& kind, const bind_place& at, std::vector<wanted_tensor>& wanted,
+    status bind_own(const node_kind& kind, const bind_position& at, std::vector<required_tensor>& wanted,
                     bound_node& to);
 
-    status bind_tensor(const wanted_tensor& t, tensor_view& to, std::size_t& place);
+    status bind_tensor(const required_tensor& t, tensor_view& to, std::size_t& place);
 
-    status bind_parts(const plan_node& node, const bind_place& at, bound_node& to);
+    status bind_parts(const plan_node& node, const bind_position& at, bound_node& to);
     // The number of repeated parts: set by the source, or one more than the largest index in the tensors' names.
-    std::size_t repetitions(const plan_node& node, const bind_place& at) const;
+    std::size_t repetitions(const plan_node& node, const bind_position& at) const;
 
-    status bind_routes(const plan_node& node, const bind_place& at, std::span<const wanted_tensor> wanted,
-                       bound_node& to);
+    status bind_routes(const plan_node& node, const bind_position& at,
+                       std::span<const required_tensor> wanted, bound_node& to);
 
     status settle_widths(bound_node& node);
 

@@ -25,7 +25,7 @@ struct row_tensors {
     };
     named_view queries, keys, ranges, rows;
 
-    row_tensors(std::span<const wanted_tensor> wanted, std::span<const tensor_view> tensors) {
+    row_tensors(std::span<const required_tensor> wanted, std::span<const tensor_view> tensors) {
         for (std::size_t i = 0; i < wanted.size(); ++i) switch (wanted[i].kind) {
                 case tensor_kind::query: queries = {wanted[i].name, tensors[i]}; break;
                 case tensor_kind::half_keys: keys = {wanted[i].name, tensors[i]}; break;
@@ -88,7 +88,7 @@ inline std::size_t longest_range(const tensor_view& checked) {
 }
 
 // `wanted`: the tensors of a source whose router chooses rows.
-inline status check_rows(const plan_node& source, std::span<const wanted_tensor> wanted,
+inline status check_rows(const plan_node& source, std::span<const required_tensor> wanted,
                          std::span<const tensor_view> tensors, const std::string& prefix) {
     constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
     row_tensors of(wanted, tensors);
@@ -104,7 +104,7 @@ inline status check_rows(const plan_node& source, std::span<const wanted_tensor>
 }
 
 // Sets the choices per token of a source whose tensors were checked, and those of its gathered tables in `needs`.
-inline void settle_choices(const plan_node& node, std::span<const wanted_tensor> wanted, bound_node& source,
+inline void settle_choices(const plan_node& node, std::span<const required_tensor> wanted, bound_node& source,
                            call_needs& needs) {
     const row_tensors of(wanted, source.tensors);
     source.choices = node.kind->router == router_kind::keys ? of.keys.view.shape[0] / 2 * node.top_k

@@ -31,7 +31,7 @@ struct axis_sizes {
 };
 
 // A tensor that a block needs: its name, and a size id per axis.
-struct wanted_tensor {
+struct required_tensor {
     std::string name;
     tensor_kind kind;
     presence needed;
@@ -68,13 +68,13 @@ public:
             if (t.name == name) return t.size;
         return 0;
     }
-    [[nodiscard]] std::string symbolic_shape(const wanted_tensor& t) const {
+    [[nodiscard]] std::string symbolic_shape(const required_tensor& t) const {
         std::string text = "(";
         for (std::size_t i = 0; i < t.rank; ++i) text.append(i ? ", " : "").append(name(t.axes[i]));
         return text + ")";
     }
     // Checks the shape of a given tensor against the known sizes, and sets those that are not known yet.
-    status unify(const wanted_tensor& t, const tensor_view& given) {
+    status unify(const required_tensor& t, const tensor_view& given) {
         const std::string has = "has shape " + to_string(given.shape);
         if (t.kind == tensor_kind::scalar) {
             if (given.shape.rank() <= 1 && given.shape.elements() == 1) return {};
@@ -111,7 +111,7 @@ public:
         const dimension& t = all_[id.number];
         if (t.size != 0) return {};
         return failure(errc::shape, t.prefix + std::string(t.name),
-                       "cannot be told: no tensor of the block has an axis of this size");
+                       "cannot be inferred: no tensor of the block has an axis of this size");
     }
 
 private:

@@ -47,7 +47,7 @@ inline status check_given(const weights& given) {
     return {};
 }
 
-inline status check_dtype(const wanted_tensor& t, const tensor_view& given) {
+inline status check_dtype(const required_tensor& t, const tensor_view& given) {
     const bool integers = is_integer(given.type);
     if (integers == is_map(t.kind) && given.type != dtype::u8) return {};
     return failure(errc::dtype, t.name, "has dtype ", name_of(given.type),
@@ -69,7 +69,7 @@ inline std::int64_t load_integer(const tensor_view& t, std::size_t i) noexcept {
 }
 
 // The experts that a source's router chooses per token. `wanted`: the tensors of the source.
-inline std::size_t route_choices(const plan_node& source, std::span<const wanted_tensor> wanted,
+inline std::size_t route_choices(const plan_node& source, std::span<const required_tensor> wanted,
                                  std::span<const tensor_view> tensors) {
     const bool learned = source.kind->router == router_kind::learned;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -99,7 +99,7 @@ inline status check_map(const tensor_view& map, const std::string& name, std::si
 
 // Checks that a source's router can only choose experts that exist. `wanted`: the tensors of the source.
 // `blocks`: the number of experts that are blocks given by name, if the source itself has none.
-inline status check_routes(const plan_node& source, std::span<const wanted_tensor> wanted,
+inline status check_routes(const plan_node& source, std::span<const required_tensor> wanted,
                            std::span<const tensor_view> tensors, const std::string& prefix,
                            std::size_t blocks) {
     std::size_t experts = blocks, weight = 0, map = 0;

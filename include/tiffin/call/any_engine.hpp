@@ -21,10 +21,10 @@ public:
 };
 
 template <class Call, class Engine>
-class held_engine final : public any_engine<Call> {
+class engine_adapter final : public any_engine<Call> {
 public:
     template <class... Given>
-    explicit held_engine(Given&&... given) : engine_(std::forward<Given>(given)...) {}
+    explicit engine_adapter(Given&&... given) : engine_(std::forward<Given>(given)...) {}
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
                                               std::size_t workers) const noexcept override {
         return engine_.workspace_bytes(tokens, workers);

@@ -91,7 +91,7 @@ namespace detail {
 
 // Restricts `call` to one piece of it: tokens first to first + count.
 template <class Call, class Inputs>
-void give_piece(Call& call, const Inputs& inputs, std::size_t choices, std::size_t first, std::size_t count) {
+void set_piece(Call& call, const Inputs& inputs, std::size_t choices, std::size_t first, std::size_t count) {
     const auto piece_of = [&](const auto& m) { return m.data ? m.rows_from(first, count) : m; };
     call.token_ids = inputs.token_ids.empty() ? nullptr : inputs.token_ids.data() + first;
     call.residual = piece_of(inputs.residual);

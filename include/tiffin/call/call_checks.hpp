@@ -30,8 +30,8 @@ status check_matrix(const matrix_view<T>& given, const char* name, std::size_t r
                        width);
     return {};
 }
-inline status check_beside(const matrix_view<const float>& given, const char* name, std::size_t width,
-                           const matrix_view<const float>& x, const matrix_view<float>& y) {
+inline status check_input(const matrix_view<const float>& given, const char* name, std::size_t width,
+                          const matrix_view<const float>& x, const matrix_view<float>& y) {
     if (status s = check_matrix(given, name, x.rows, width); !s) return s;
     if (matrices_overlap(given, y)) return failure(errc::overlap, "y", "overlaps ", name);
     return {};
@@ -40,7 +40,7 @@ inline status check_beside(const matrix_view<const float>& given, const char* na
 inline status check_residual(const matrix_view<const float>& given, std::size_t width,
                              const matrix_view<const float>& x, const matrix_view<float>& y) {
     if (is_same_matrix(given, y)) return check_matrix(given, "residual", x.rows, width);
-    return check_beside(given, "residual", width, x, y);
+    return check_input(given, "residual", width, x, y);
 }
 
 // Token ids: one per token, or none if the block reads none.
@@ -94,7 +94,8 @@ inline status check_gathered_form(const gathered_table& table, std::span<const g
 
 // Checks the memory of gathered rows: alignment, and overlap with y.
 template <class Y>
-status check_gathered_place(const gathered_table& table, const gathered_rows& rows, const matrix_view<Y>& y) {
+status check_gathered_memory(const gathered_table& table, const gathered_rows& rows,
+                             const matrix_view<Y>& y) {
     const std::size_t number = block_of(rows.type) > 1 ? 2 : size_of(rows.type);
     if (reinterpret_cast<std::uintptr_t>(rows.data) % number != 0 || rows.stride % number != 0)
         return failure(errc::size, table.name, "has gathered rows that do not lie at multiples of ", number,
@@ -115,7 +116,7 @@ inline status check_gathered_index(const gathered_table& table, const gathered_r
 
 // Checks that y is x itself or does not overlap it, and overlaps no other input and not the recorded routes.
 template <class X, class Y, class Inputs>
-status check_apart(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
+status check_overlap(const matrix_view<X>& x, const Inputs& inputs, const matrix_view<Y>& y) {
     const auto lies_in_y = [&](const void* data, std::size_t bytes) {
         return ranges_overlap(data, bytes, y.data, bytes_of_rows(y));
     };
@@ -139,7 +140,7 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
     if (needs.residual)
         if (status s = check_residual(inputs.residual, needs.d_model, x, y); !s) return s;
     if (needs.given_width != 0)
-        if (status s = check_beside(inputs.per_layer_input, "per_layer_input", needs.given_width, x, y); !s)
+        if (status s = check_input(inputs.per_layer_input, "per_layer_input", needs.given_width, x, y); !s)
             return s;
     if (status s = check_carried(needs, inputs.carried, x.rows); !s) return s;
     for (const table_size& table : needs.tables)
@@ -148,9 +149,9 @@ inline status check_call(const call_needs& needs, const matrix_view<const float>
         if (status s = check_gathered_form(table, inputs.gathered, x.rows); !s) return s;
         const gathered_rows& rows = inputs.gathered[table.number - 1];
         if (status s = check_gathered_index(table, rows); !s) return s;
-        if (status s = check_gathered_place(table, rows, y); !s) return s;
+        if (status s = check_gathered_memory(table, rows, y); !s) return s;
     }
-    return check_apart(x, inputs, y);
+    return check_overlap(x, inputs, y);
 }
 
 }  // namespace detail

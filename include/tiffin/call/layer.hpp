@@ -59,7 +59,7 @@ public:
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
         const preparation how = bound.how;
         this->hold(
-            std::make_unique<const detail::held_engine<call_arguments, engine>>(block, std::move(bound)),
+            std::make_unique<const detail::engine_adapter<call_arguments, engine>>(block, std::move(bound)),
             how);
     }
 };

@@ -42,7 +42,7 @@ TIFFIN_INLINE status layer_of_any_block::run(matrix_view<const float> x, const t
     for (std::size_t first = 0; first < x.rows; first += tokens) {
         const std::size_t count = std::min(tokens, x.rows - first);
         call_arguments piece{.tokens = count, .workers = workers, .execute = checked};
-        give_piece(piece, inputs, needs_.choices, first, count);
+        set_piece(piece, inputs, needs_.choices, first, count);
         piece.x = x.rows_from(first, count);
         piece.to = {y.rows_from(first, count)};
         arena<aligned_buffer::line> areas(memory.data() + skip);

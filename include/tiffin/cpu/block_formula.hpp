@@ -19,15 +19,15 @@ namespace cpu_detail {
 // Where the values of an operand are stored.
 struct value_ref {
     enum class from : std::uint8_t {
-        sum,       // product sums of a weight, by its index
-        last,      // output of a chain's last step, whose epilogue the formula is
-        row,       // a row tensor, by its index
-        state,     // a row in the per-token state, from `index` on
-        scale,     // a float in the per-token state
-        vector,    // `numbers`, one value per feature
-        number,    // the scalar at `numbers`
-        zeros,     // zeros for an absent tensor
-        temporary  // the output of an earlier op
+        sum,           // product sums of a weight, by its index
+        chain_output,  // output of a chain's last step, whose epilogue the formula is
+        row,           // a row tensor, by its index
+        state,         // a row in the per-token state, from `index` on
+        scale,         // a float in the per-token state
+        vector,        // `numbers`, one value per feature
+        number,        // the scalar at `numbers`
+        zeros,         // zeros for an absent tensor
+        temporary      // the output of an earlier op
     };
     from where = from::temporary;
     std::uint32_t index = 0;
@@ -72,13 +72,13 @@ public:
     [[nodiscard]] std::size_t features_at_once() const noexcept { return at_once_ / 256 * 256; }
     [[nodiscard]] bool is_empty() const noexcept { return steps_.empty(); }
     // Prefetches the rows that a block reads.
-    void prefetch(const formula_call<Machine>& of, const place_of_block& at) const noexcept {
+    void prefetch(const formula_call<Machine>& of, const block_range& at) const noexcept {
         for (const row_tensor& r : rows)
             for (std::size_t i = 0; i < at.tokens; ++i) r.prefetch(of, at.token + i, at.feature, at.features);
     }
 
     // Evaluates the formula over a block and passes the values to the sink.
-    void run(const formula_call<Machine>& of, const place_of_block& at, const formula_input& input,
+    void run(const formula_call<Machine>& of, const block_range& at, const formula_input& input,
              const block_sink& to) const noexcept {
         if (at.tokens == 1) {
             // With one token, weights are read between two blocks: time to fetch the row's next features.
@@ -114,7 +114,7 @@ private:
     static constexpr std::size_t padded(std::size_t features) noexcept { return (features + 15) / 16 * 16; }
     [[nodiscard]] bool has_last_sum() const noexcept { return products > 1 && products % 2 == 1; }
 
-    void run_block(const formula_call<Machine>& of, const place_of_block& at, std::size_t first_token,
+    void run_block(const formula_call<Machine>& of, const block_range& at, std::size_t first_token,
                    const formula_input& input, const block_sink& to) const noexcept {
         alignas(64) float room[room_numbers];
         const float* row_begins[plan_detail::most_operands][most_tokens];
@@ -126,7 +126,7 @@ private:
             float* const free = room + (used_.size() + k) * area;
             switch (v.where) {
                 case value_ref::from::sum: return sum(*input.sums, v.index, skipped, at, panel, free);
-                case value_ref::from::last:
+                case value_ref::from::chain_output:
                     return {input.last->data + skipped * input.last->step, nullptr, input.last->step, panel};
                 case value_ref::from::row:
                     return row_reader<Machine>(rows[v.index], of, at, width).read(free, row_begins[k], panel);
@@ -157,8 +157,8 @@ private:
         }
     }
     // The sums of a weight. The last weight of an odd number has panels of its own, whose sums are copied.
-    operand<float> sum(const product_sums& all, std::size_t weight, std::size_t token,
-                       const place_of_block& at, std::size_t panel, float* room) const noexcept {
+    operand<float> sum(const product_sums& all, std::size_t weight, std::size_t token, const block_range& at,
+                       std::size_t panel, float* room) const noexcept {
         const weight_sums& first = all.first;
         if (!has_last_sum() || weight + 1 < products)
             return {first.data + weight / 2 * all.pair_step + weight % 2 * all.weight_step +

@@ -60,7 +60,7 @@ inline result<folded_table> fold_plan(const plan_node& source, const weights& gi
                        "reads x or an input of the call; what is folded depends on the token id alone");
     if (const status s = check_given(given); !s) return s.failure();
     binder from(given);
-    bind_place at = from.outermost();
+    bind_position at = from.outermost();
     at.prefix = prefix;
     at.width = from.sizes().fresh("width", prefix);
     bound_node bound;

@@ -29,7 +29,7 @@ struct formula_call {
 };
 
 // A block: some tokens and features of a call.
-struct place_of_block {
+struct block_range {
     std::size_t token, tokens;
     std::size_t feature, features;
 };
@@ -87,7 +87,7 @@ class row_reader {
 public:
     using reg = typename Machine::reg;
 
-    row_reader(const row_tensor& tensor, const formula_call<Machine>& of, const place_of_block& at,
+    row_reader(const row_tensor& tensor, const formula_call<Machine>& of, const block_range& at,
                std::size_t step) noexcept
         : tensor_(tensor), of_(of), at_(at), step_(step) {}
 
@@ -174,7 +174,7 @@ private:
 
     const row_tensor& tensor_;
     const formula_call<Machine>& of_;
-    const place_of_block& at_;
+    const block_range& at_;
     std::size_t step_;
 };
 

@@ -148,7 +148,7 @@ template <class Machine>
 value_ref formula_tensors<Machine>::add_ops(const plan_node& node, const plan_node* last,
                                             block_formula<Machine>& to) const {
     using from = value_ref::from;
-    if (&node == last) return {from::last, 0, nullptr};
+    if (&node == last) return {from::chain_output, 0, nullptr};
     const kept_node& kept = nodes_.at(&node);
     const detail::node_role role = node.kind->role;
     if (kept.state.has_row && role != detail::node_role::row_norm)

@@ -71,7 +71,7 @@ public:
                                               std::size_t workers) const noexcept {
         detail::arena<64> areas;
         grouped_tokens::lay_out(areas, tokens, choices, experts_);
-        areas.take<float>(std::min(workers, experts_) * numbers_a_worker(tokens));
+        areas.take<float>(std::min(workers, experts_) * floats_per_worker(tokens));
         return areas.used();
     }
 
@@ -86,7 +86,7 @@ public:
         const std::size_t workers = std::min({call.workers, experts_, call.tokens * choices});
         std::atomic<std::size_t> next{0};
         const auto work = [&](std::size_t worker) noexcept {
-            float* const mine = scratch + worker * numbers_a_worker(call.tokens);
+            float* const mine = scratch + worker * floats_per_worker(call.tokens);
             for (std::size_t e; (e = next.fetch_add(1, std::memory_order_relaxed)) < experts_;)
                 for (std::uint32_t first = groups.starts[e]; first < groups.starts[e + 1]; first += chunk)
                     multiply(e, in, chosen, groups.order + first,
@@ -98,7 +98,7 @@ public:
 private:
     static constexpr std::uint32_t chunk = 24;  // tokens gathered at a time
 
-    [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept {
+    [[nodiscard]] std::size_t floats_per_worker(std::size_t tokens) const noexcept {
         const std::size_t most = std::min<std::size_t>(tokens, chunk);
         return (Machine::buffer::numbers(most, inputs_) + 15) / 16 * 16 +
                (weights_[0].scratch_numbers(most, 1) + 15) / 16 * 16;

@@ -58,7 +58,7 @@ public:
     void run(const call_arguments& call, const activations& in, std::byte* memory,
              const chosen_experts& to) const {
         arena areas(memory);
-        const areas_of_a_call at = lay_out(areas, call.tokens, call.workers);
+        const call_areas at = lay_out(areas, call.tokens, call.workers);
         if (kind_ == detail::router_kind::learned) {
             multiply(call, weight_[0], in, at.sums, at.scores, experts_);
             for (std::size_t t = 0; t < call.tokens; ++t)
@@ -86,15 +86,15 @@ public:
     }
 
 private:
-    struct areas_of_a_call {
+    struct call_areas {
         float* queries;  // (tokens, groups half)
         float* scores;   // (tokens, experts), (tokens, groups, keys)
         float* part;     // one group's queries, in the products' layout
         float* sums;
         double* scratch;  // of each worker
     };
-    areas_of_a_call lay_out(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
-        areas_of_a_call at{};
+    call_areas lay_out(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
+        call_areas at{};
         std::size_t sums = 0;
         for (const products& p : weight_) sums = std::max(sums, p.scratch_numbers(tokens, workers));
         for (const products& p : keys_of_) sums = std::max(sums, p.scratch_numbers(tokens, workers));
@@ -171,7 +171,7 @@ private:
                    });
     }
     // The scores of all keys.
-    void score(const call_arguments& call, const activations& in, const areas_of_a_call& at) const {
+    void score(const call_arguments& call, const activations& in, const call_areas& at) const {
         const std::size_t width = groups() * half_;
         multiply(call, weight_[0], in, at.sums, at.queries, width);
         if (bias_.data() != nullptr)
@@ -185,7 +185,7 @@ private:
                      groups() * keys_);
         }
     }
-    void take_rows(const call_arguments& call, const areas_of_a_call& at, std::size_t t, double* scratch,
+    void take_rows(const call_arguments& call, const call_areas& at, std::size_t t, double* scratch,
                    choice<float>* chosen) const noexcept {
         if (kind_ == detail::router_kind::keys) {
             ops_->choose_rows(source_, at.scores + t * groups() * keys_, groups() / 2, keys_, scratch,

@@ -18,9 +18,10 @@ namespace cpu_detail {
 
 // Precomputes a source's rows: stores them in the per-token state for a formula.
 template <class Machine>
-class left_rows final : public token_step<Machine> {
+class precomputed_rows final : public token_step<Machine> {
 public:
-    left_rows(std::unique_ptr<const source_rows<Machine>> rows, std::size_t state, std::size_t width) noexcept
+    precomputed_rows(std::unique_ptr<const source_rows<Machine>> rows, std::size_t state,
+                     std::size_t width) noexcept
         : rows_(std::move(rows)), state_(state), width_(width) {}
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
                                               std::size_t workers) const noexcept override {
@@ -83,7 +84,7 @@ stage<Machine>::stage(const plan_node& node, const bound_node& bound, const sour
 template <class Machine>
 void stage<Machine>::find_weights(const plan_node& node, const bound_node& bound,
                                   std::vector<const tensor_view*>& to) {
-    if (!detail::parts_apart(*node.kind))
+    if (!detail::parts_computed_first(*node.kind))
         for (std::size_t i = 0; i < node.parts.size(); ++i) find_weights(node.parts[i], bound.parts[i], to);
     for (std::size_t i = 0; i < bound.tensors.size(); ++i)
         if (node.kind->tensors[i].kind == tensor_kind::projection) to.push_back(&bound.tensors[i]);
@@ -99,10 +100,10 @@ void stage<Machine>::keep(const plan_node& node, const bound_node& bound, const 
         return;
     }
     node_state state;
-    const bool apart = detail::parts_apart(*node.kind);
+    const bool apart = detail::parts_computed_first(*node.kind);
     if (apart)
-        role == node_role::row_norm ? leave(node.parts[0], bound.parts[0], sizes, state, how)
-                                    : leave(node, bound, sizes, state, how);
+        role == node_role::row_norm ? precompute(node.parts[0], bound.parts[0], sizes, state, how)
+                                    : precompute(node, bound, sizes, state, how);
     else
         for (std::size_t i = 0; i < node.parts.size(); ++i)
             keep(node.parts[i], bound.parts[i], sizes, sums, how);
@@ -127,12 +128,12 @@ void stage<Machine>::keep(const plan_node& node, const bound_node& bound, const 
 }
 
 template <class Machine>
-void stage<Machine>::leave(const plan_node& node, const bound_node& bound, const source_sizes& sizes,
-                           node_state& state, const preparation& how) {
+void stage<Machine>::precompute(const plan_node& node, const bound_node& bound, const source_sizes& sizes,
+                                node_state& state, const preparation& how) {
     state.has_row = true;
     state.row = tensors_.take_state(outputs_);
-    steps_.push_back(std::make_unique<const left_rows<Machine>>(make_rows<Machine>(node, bound, sizes, how),
-                                                                state.row, outputs_));
+    steps_.push_back(std::make_unique<const precomputed_rows<Machine>>(
+        make_rows<Machine>(node, bound, sizes, how), state.row, outputs_));
 }
 
 template <class Machine>

@@ -76,7 +76,7 @@ class chain;
 inline const plan_node* last_chain_of(const plan_node& node) noexcept {
     using detail::node_role;
     if (node.kind->role == node_role::chain) return &node;
-    if (detail::parts_apart(*node.kind) || node.kind->role == node_role::row_norm) return nullptr;
+    if (detail::parts_computed_first(*node.kind) || node.kind->role == node_role::row_norm) return nullptr;
     const plan_node* last = nullptr;
     for (std::size_t i = node.kind->role == node_role::row_dot ? 2 : 0; i < node.parts.size(); ++i)
         if (const plan_node* const found = last_chain_of(node.parts[i])) last = found;
@@ -121,8 +121,8 @@ private:
     void find_weights(const plan_node& node, const bound_node& bound, std::vector<const tensor_view*>& to);
     void keep(const plan_node& node, const bound_node& bound, const source_sizes& sizes, std::uint32_t& sums,
               const preparation& how);
-    void leave(const plan_node& node, const bound_node& bound, const source_sizes& sizes, node_state& state,
-               const preparation& how);
+    void precompute(const plan_node& node, const bound_node& bound, const source_sizes& sizes,
+                    node_state& state, const preparation& how);
     float* lay_out(arena& areas, std::size_t tokens) const noexcept {
         return areas.template take<float>(tensors_.state_numbers() * tokens);
     }

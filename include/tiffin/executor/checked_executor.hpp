@@ -50,14 +50,14 @@ inline bool ran_each_once(const executor_ref& execute, std::size_t n, const task
     return ran.each_once(n);
 }
 
-inline status not_run_once(std::size_t n) {
+inline status tasks_not_run_error(std::size_t n) {
     return failure(errc::executor, "executor", "did not run each of ", n, " tasks once");
 }
 
 // Runs n tasks in one hand-over. Errors: errc::executor where one of them was not run once.
 inline status run_each_once(const executor_ref& execute, std::size_t n, const task_ref& task) {
     if (ran_each_once(execute, n, task)) return {};
-    return not_run_once(n);
+    return tasks_not_run_error(n);
 }
 
 // An executor for the hand-overs of a call. Once the executor below has skipped a task, this one runs all tasks of
@@ -75,7 +75,7 @@ public:
     // Errors: errc::executor.
     [[nodiscard]] status done() const {
         if (not_run_ == 0) return {};
-        return not_run_once(not_run_);
+        return tasks_not_run_error(not_run_);
     }
 
 private:

@@ -39,8 +39,7 @@ concept codec = stored_format<F> && requires(const float* numbers, typename F::s
 //   factor(block, kind, part)   in blocks of several parts: the multiplier of scales(block)[kind] in a part,
 //                               a signed byte.
 template <class F>
-concept whole_number_format = stored_format<F> &&
-    requires(const typename F::storage& from, std::uint8_t* to) {
+concept quantised_format = stored_format<F> && requires(const typename F::storage& from, std::uint8_t* to) {
     { F::level_bits } -> std::convertible_to<int>;
     { F::zero } -> std::convertible_to<int>;
     { F::part } -> std::convertible_to<std::size_t>;

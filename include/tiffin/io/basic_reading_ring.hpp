@@ -143,7 +143,7 @@ private:
         busy_ = 0;
     }
 
-    read_places places_;
+    read_buffers places_;
     Ring ring_;
     int error_;
     unsigned busy_ = 0;  // reads that are queued or in flight

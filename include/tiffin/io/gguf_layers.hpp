@@ -80,7 +80,7 @@ public:
           prefix_("blk." + std::to_string(index) + ".") {}
 
     result<described_layer> read() {
-        if (status s = refuse_what_is_not_said(); !s) return s.failure();
+        if (status s = refuse_unsupported(); !s) return s.failure();
         if (status s = find("ffn_gate_inp.weight") != nullptr ? mixture() : dense(); !s) return s.failure();
         if (status s = check_all_used(); !s) return s.failure();
         return std::move(made_);
@@ -102,7 +102,7 @@ private:
     }
 
     // Refuses computations that only metadata describes and that no block has.
-    status refuse_what_is_not_said() const {
+    status refuse_unsupported() const {
         if (const auto sparsity = key<gguf_array>("activation_sparsity_scale");
             sparsity && index_ < sparsity->size && sparsity->number<double>(index_) != 0)
             return unsaid(prefix_ + "ffn_gate", "keeps the largest activations of its gate alone");

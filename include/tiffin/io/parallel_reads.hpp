@@ -56,7 +56,7 @@ inline status tell(const read_arrived& arrived, std::size_t i, const std::byte* 
 }  // namespace detail
 
 // Memory for several reads at a time, each aligned to disk blocks.
-class read_places {
+class read_buffers {
 public:
     static constexpr std::size_t block = 4096;
 
@@ -166,7 +166,7 @@ private:
 
     std::size_t threads_;
     std::vector<std::thread> others_;
-    read_places places_;  // one per thread
+    read_buffers places_;  // one per thread
     std::mutex mutex_;
     std::condition_variable begin_, ended_call_;
     std::size_t call_ = 0;

@@ -104,9 +104,9 @@ public:
                 return there.has(static_cast<std::size_t>(one.expert));
             });
         };
-        detail::shard_questions::answers got;
-        if (status s = ranks_->ask({ids, choices, top_k, experts_, width_ * sizeof(float)}, own, chose_some,
-                                   mix, got);
+        detail::shard_requests::answers got;
+        if (status s = ranks_->exchange({ids, choices, top_k, experts_, width_ * sizeof(float)}, own,
+                                        chose_some, mix, got);
             !s)
             return s;
         // The ranks' sums are the lower levels of the tree; these are the upper ones.
@@ -146,7 +146,7 @@ private:
         return {};
     }
 
-    const detail::shard_questions* ranks_;
+    const detail::shard_requests* ranks_;
     std::size_t experts_;
     std::size_t width_;
 };

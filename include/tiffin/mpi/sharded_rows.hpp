@@ -1,7 +1,7 @@
 // A table sharded over MPI ranks, in the memory of many machines.
 #pragma once
 
-#include <tiffin/mpi/shard_questions.hpp>
+#include <tiffin/mpi/shard_requests.hpp>
 #include <tiffin/table/distinct_ids.hpp>
 #include <tiffin/table/row_store.hpp>
 
@@ -49,7 +49,7 @@ public:
     //   where formats differ.
     static result<sharded_rows> of(MPI_Comm comm, row_store_ref own, const shard_grid& grid,
                                    std::size_t rows) {
-        auto made = detail::shard_questions::of(comm, own, grid, rows);
+        auto made = detail::shard_requests::of(comm, own, grid, rows);
         if (!made) return made.failure();
         return sharded_rows(*std::move(made));
     }
@@ -74,8 +74,9 @@ public:
             std::memset(answer + bytes, 0, most - bytes);
         };
         const auto always = [](std::size_t, std::size_t) { return true; };
-        detail::shard_questions::answers got;
-        if (status s = ranks_.ask({distinct.ids(), {}, 0, 0, most}, own, always, copy, got); !s) return s;
+        detail::shard_requests::answers got;
+        if (status s = ranks_.exchange({distinct.ids(), {}, 0, 0, most}, own, always, copy, got); !s)
+            return s;
         const std::size_t columns = ranks_.grid().column_shards;
         for (const std::int32_t i : distinct.index())
             for (std::size_t c = 0; c < columns; ++c) {
@@ -88,9 +89,9 @@ public:
 private:
     friend class sharded_pool;
 
-    explicit sharded_rows(detail::shard_questions&& ranks) : ranks_(std::move(ranks)) {}
+    explicit sharded_rows(detail::shard_requests&& ranks) : ranks_(std::move(ranks)) {}
 
-    detail::shard_questions ranks_;
+    detail::shard_requests ranks_;
 };
 
 TIFFIN_END

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tiffin/grammar/node_kind.hpp>
-#include <tiffin/grammar/parts_apart.hpp>
+#include <tiffin/grammar/parts_computed_first.hpp>
 #include <tiffin/grammar/roles.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
 #include <tiffin/grammar/tree.hpp>
@@ -40,18 +40,18 @@ struct ops_type<Numbers> {
 
 // The type with which a policy calls an activation named by a text: that of routers, or values with derivatives.
 template <class Numbers>
-struct number_of_calls {
+struct scalar_call_of {
     using type = typename Numbers::wide;
 };
 template <class Numbers>
     requires requires {
-        typename Numbers::called_by_number;
+        typename Numbers::scalar_call_type;
     }
-struct number_of_calls<Numbers> {
-    using type = typename Numbers::called_by_number;
+struct scalar_call_of<Numbers> {
+    using type = typename Numbers::scalar_call_type;
 };
 template <class Numbers>
-using called_by_number = typename number_of_calls<Numbers>::type;
+using scalar_call_type = typename scalar_call_of<Numbers>::type;
 
 }  // namespace plan_detail
 

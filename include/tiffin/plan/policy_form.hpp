@@ -217,7 +217,7 @@ struct form_of {
         if constexpr (held<P>::role == policy_role::activation) {
             made.policy = [](const void* at) -> const void* { return &static_cast<const object*>(at)->phi; };
             if constexpr (!std::same_as<Numbers, void>) {
-                using number = called_by_number<Numbers>;
+                using number = scalar_call_type<Numbers>;
                 if constexpr (std::invocable<const P&, const number&>)
                     made.by_number = [] {
                         return reinterpret_cast<any_function>(+[](const void* policy, const number& z) {

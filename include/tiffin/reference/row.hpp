@@ -88,7 +88,7 @@ private:
     // What the formula of a node has besides values: choices, their rank-r intermediates (A_e x), the scale of its row.
     struct node_state {
         const choice<Scalar>* chosen = nullptr;
-        const Scalar* rank_numbers = nullptr;
+        const Scalar* rank_values = nullptr;
         const Scalar* row = nullptr;  // of a norm's part
         Scalar scale{0};
         Scalar width{0};
@@ -169,7 +169,7 @@ private:
             z[i] = product(bank, static_cast<std::size_t>(chosen[i / rank].expert) * rank + i % rank, x,
                            s.inputs);
         state.chosen = chosen;
-        state.rank_numbers = z;
+        state.rank_values = z;
         return z + n;
     }
 
@@ -210,7 +210,7 @@ private:
             else if (kind == tensor_kind::chosen_rows)
                 one = chosen_number(t, token_, state.chosen, choices, i, j);
             else
-                one = product(t, e * s.bound.width + j, state.rank_numbers + i * t.shape[2], t.shape[2]);
+                one = product(t, e * s.bound.width + j, state.rank_values + i * t.shape[2], t.shape[2]);
             total = total + state.chosen[i].weight * one;
         }
         return total;

@@ -2,7 +2,7 @@
 
 #include <tiffin/activation/sigmoid.hpp>
 #include <tiffin/grammar/option.hpp>
-#include <tiffin/grammar/parts_apart.hpp>
+#include <tiffin/grammar/parts_computed_first.hpp>
 #include <tiffin/grammar/tree.hpp>
 #include <tiffin/scalar.hpp>
 

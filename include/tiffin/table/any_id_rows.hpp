@@ -61,7 +61,7 @@ public:
             if (status s = store_->read(inside, to); !s) return s;
         if (outside_ == outside_row::row_0) return {};
         const auto elsewhere = [&](std::size_t i) { return is_outside(ids[i]) ? row_.data() : nullptr; };
-        detail::spread_rows(ids.size(), inside.size(), row_.size(), elsewhere, to);
+        detail::scatter_rows(ids.size(), inside.size(), row_.size(), elsewhere, to);
         return {};
     }
     [[nodiscard]] std::uint64_t version() const { return version_of(*store_); }

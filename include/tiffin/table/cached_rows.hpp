@@ -96,7 +96,7 @@ public:
             use(found->second);
             return row(found->second);
         };
-        detail::spread_rows(ids.size(), missing_.size(), bytes, here, to);
+        detail::scatter_rows(ids.size(), missing_.size(), bytes, here, to);
         if (!missing_.empty())
             for (std::size_t i = 0; i < ids.size(); ++i)
                 if (!slots_.contains(ids[i])) keep(ids[i], to + i * bytes);

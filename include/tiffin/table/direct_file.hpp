@@ -79,7 +79,7 @@ private:
 
     // Reads the disk blocks that contain each row, and copies the row out of them.
     status read_around(std::span<const std::int32_t> ids, std::byte* to) const {
-        constexpr std::size_t block = io::read_places::block;
+        constexpr std::size_t block = io::read_buffers::block;
         const std::size_t bytes = table_.shape.row_bytes();
         const std::lock_guard lock(around_->mutex);
         around_->reads.clear();

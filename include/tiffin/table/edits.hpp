@@ -173,7 +173,7 @@ private:
                        ? edits_.added.data() + (static_cast<std::size_t>(ids[i]) - shape_.rows) * bytes
                        : nullptr;
         };
-        detail::spread_rows(ids.size(), own.size(), bytes, added, to);
+        detail::scatter_rows(ids.size(), own.size(), bytes, added, to);
         return {};
     }
 

@@ -138,8 +138,8 @@ void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row&
 // the `in_front` rows that lie packed at the front of `to`. From the last to the first: a packed row never moves to a
 // lower index, so that none is overwritten before it has moved.
 template <class Elsewhere>
-void spread_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
-                 std::byte* to) {
+void scatter_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
+                  std::byte* to) {
     if (bytes == 0) return;  // a row may be null then, and so may `to`
     for (std::size_t i = count; i-- > 0;)
         if (const std::byte* const row = elsewhere(i))

@@ -1,7 +1,7 @@
 // A formula over sources as steps (operations) over terms (tensors, rows of parts, values of earlier steps).
 #pragma once
 
-#include <tiffin/grammar/parts_apart.hpp>
+#include <tiffin/grammar/parts_computed_first.hpp>
 #include <tiffin/plan/formula.hpp>
 #include <tiffin/plan/lower.hpp>
 #include <tiffin/train/trained_rows.hpp>
@@ -121,7 +121,7 @@ private:
     std::size_t add(const plan_node& node, const bound_node& bound, preparation& how,
                     const MakePart& make_part, const AddLeaf& add_leaf) {
         const detail::node_kind& kind = *node.kind;
-        const bool is_norm = kind.role == node_role::row_norm, is_apart = detail::parts_apart(kind);
+        const bool is_norm = kind.role == node_role::row_norm, is_apart = detail::parts_computed_first(kind);
         if (is_apart && !is_norm) return add_part(make_part(node, bound));
         std::vector<std::size_t> own(kind.tensors.size(), no_term), parts;
         for (std::size_t i = 0; i < own.size(); ++i)

@@ -90,7 +90,7 @@ public:
             if (m.is_bank)
                 bank_->backward(call, x, at.chosen, at.ranks, d_rows(m.term), d_weights, dx, scratch);
             else
-                unmix_rows<M>(call, *m.tensor, at.chosen.chosen, choices, d_rows(m.term), d_weights);
+                mix_rows_backward<M>(call, *m.tensor, at.chosen.chosen, choices, d_rows(m.term), d_weights);
         router_->backward(call, x, at.chosen, d_weights, dx, scratch);
     }
 

@@ -35,13 +35,14 @@ status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x
         if (status s = train_detail::check_rows(in.per_layer_input, "per_layer_input", n, needs_.given_width);
             !s)
             return s;
-    if (status s = train_detail::check_apart({{"y", train_detail::bytes_of(y)},
-                                              {"logits", train_detail::bytes_of(in.logits)},
-                                              {"routes", train_detail::bytes_of(in.routes)}},
-                                             {{"x", train_detail::bytes_of(x)},
-                                              {"residual", train_detail::bytes_of(in.residual)},
-                                              {"per_layer_input", train_detail::bytes_of(in.per_layer_input)},
-                                              {"token_ids", train_detail::bytes_of(in.token_ids)}});
+    if (status s =
+            train_detail::check_overlap({{"y", train_detail::bytes_of(y)},
+                                         {"logits", train_detail::bytes_of(in.logits)},
+                                         {"routes", train_detail::bytes_of(in.routes)}},
+                                        {{"x", train_detail::bytes_of(x)},
+                                         {"residual", train_detail::bytes_of(in.residual)},
+                                         {"per_layer_input", train_detail::bytes_of(in.per_layer_input)},
+                                         {"token_ids", train_detail::bytes_of(in.token_ids)}});
         !s)
         return s;
     if (needs_.delay != 0) {
@@ -57,7 +58,7 @@ status trainable_layer<Number>::check_forward(const matrix_view<const Number>& x
         if (status s = detail::check_gathered_form(table, in.gathered, n); !s) return s;
         const gathered_rows& rows = in.gathered[table.number - 1];
         if (status s = detail::check_gathered_index(table, rows); !s) return s;
-        if (status s = detail::check_gathered_place(table, rows, y); !s) return s;
+        if (status s = detail::check_gathered_memory(table, rows, y); !s) return s;
     }
     return {};
 }
@@ -81,15 +82,15 @@ status trainable_layer<Number>::check_backward(const matrix_view<const Number>& 
     if (status s = check(to.per_layer_input, "d_per_layer_input", needs_.given_width); !s) return s;
     if (to.logits.data != nullptr)
         if (status s = train_detail::check_rows(to.logits, "d_logits", n, experts_); !s) return s;
-    if (status s =
-            train_detail::check_apart({{"dx", train_detail::bytes_of(to.x)},
-                                       {"d_residual", train_detail::bytes_of(to.residual)},
-                                       {"d_per_layer_input", train_detail::bytes_of(to.per_layer_input)}},
-                                      {{"d_logits", train_detail::bytes_of(to.logits)},
-                                       {"dy", train_detail::bytes_of(dy)},
-                                       {"x", train_detail::bytes_of(x_)},
-                                       {"residual", train_detail::bytes_of(inputs_.residual)},
-                                       {"per_layer_input", train_detail::bytes_of(inputs_.per_layer_input)}});
+    if (status s = train_detail::check_overlap(
+            {{"dx", train_detail::bytes_of(to.x)},
+             {"d_residual", train_detail::bytes_of(to.residual)},
+             {"d_per_layer_input", train_detail::bytes_of(to.per_layer_input)}},
+            {{"d_logits", train_detail::bytes_of(to.logits)},
+             {"dy", train_detail::bytes_of(dy)},
+             {"x", train_detail::bytes_of(x_)},
+             {"residual", train_detail::bytes_of(inputs_.residual)},
+             {"per_layer_input", train_detail::bytes_of(inputs_.per_layer_input)}});
         !s)
         return s;
     if (needs_.delay != 0) {

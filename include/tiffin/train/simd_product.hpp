@@ -29,7 +29,7 @@ class simd_product {
     static constexpr std::size_t depth_block = simd_detail::depth_block;
     static constexpr std::size_t group = std::max<std::size_t>(256, panel_outputs);  // columns per task
     static constexpr std::size_t most_depth = 1024;                                  // packed at once
-    static constexpr std::size_t turned_from = 4;               // transposed if m > this n
+    static constexpr std::size_t transpose_ratio = 4;           // transposed if m > this n
     static constexpr std::size_t rows_at_once = 96;             // whole tiles; rows and sums fit the cache
     static constexpr std::size_t most_rows = 6 * rows_at_once;  // rows of sums kept across `most_depth`
 
@@ -37,14 +37,14 @@ public:
     // Scratch bytes for m rows or fewer.
     static std::size_t bytes(std::size_t m, std::size_t n, std::size_t k, std::size_t workers) noexcept {
         step_memory areas, turned;
-        if (is_turned(m, n)) lay_out(turned, n, m, k, workers);
-        lay_out(areas, is_turned(m, n) ? turned_from * n : m, n, k, workers);
+        if (is_transposed(m, n)) lay_out(turned, n, m, k, workers);
+        lay_out(areas, is_transposed(m, n) ? transpose_ratio * n : m, n, k, workers);
         return std::max(areas.used(), turned.used());
     }
     static void run(const training_call<float>& call, std::size_t m, std::size_t n, std::size_t k,
                     const factor<float>& a, const factor<float>& b, float* c, bool add, std::byte* memory) {
         // Many rows with few columns: compute the transpose, as the rows are read again for every group of columns.
-        if (is_turned(m, n))
+        if (is_transposed(m, n))
             multiply(call, n, m, k, b, a, c, add, true, memory);
         else
             multiply(call, m, n, k, a, b, c, add, false, memory);
@@ -75,8 +75,8 @@ private:
         };
         call.execute(at_once, task_ref(work));
     }
-    static constexpr bool is_turned(std::size_t m, std::size_t n) noexcept {
-        return m > turned_from * n && n >= group;
+    static constexpr bool is_transposed(std::size_t m, std::size_t n) noexcept {
+        return m > transpose_ratio * n && n >= group;
     }
 
     struct areas {

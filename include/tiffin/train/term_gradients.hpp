@@ -71,8 +71,9 @@ void mix_rows(const training_call<Number>& call, const parameter<Number>& pool, 
 }
 // Backward: d_weights += d . E, and w d to the gradients of the rows read.
 template <class M, class Number>
-void unmix_rows(const training_call<Number>& call, const parameter<Number>& pool,
-                const choice<Number>* chosen, std::size_t choices, const Number* d, Number* d_weights) {
+void mix_rows_backward(const training_call<Number>& call, const parameter<Number>& pool,
+                       const choice<Number>* chosen, std::size_t choices, const Number* d,
+                       Number* d_weights) {
     const std::size_t width = pool.width();
     call.each_tokens(call.tokens, [&](std::size_t, std::size_t first, std::size_t last) {
         for (std::size_t t = first; t < last; ++t)

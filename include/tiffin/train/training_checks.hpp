@@ -39,8 +39,8 @@ std::span<const std::byte> bytes_of(std::span<T> some) noexcept {
     return std::as_bytes(some);
 }
 // Fails where a written range overlaps another written range, or one that backward reads.
-inline status check_apart(std::initializer_list<named_bytes> written,
-                          std::initializer_list<named_bytes> read) {
+inline status check_overlap(std::initializer_list<named_bytes> written,
+                            std::initializer_list<named_bytes> read) {
     const auto overlap = [](const named_bytes& a, const named_bytes& b) {
         return detail::ranges_overlap(a.memory.data(), a.memory.size(), b.memory.data(), b.memory.size());
     };

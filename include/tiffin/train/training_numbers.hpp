@@ -19,7 +19,7 @@ struct training_numbers {
     using number = typename M::number;
     using wide = train_detail::wide_number<number>;
     using ops = train_detail::training_ops<number, wide>;
-    using called_by_number = typename ops::dual;
+    using scalar_call_type = typename ops::dual;
 
     // Sets the training operations of source S; see ops_of.
     template <class S, class Formula>

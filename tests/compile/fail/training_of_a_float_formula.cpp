@@ -10,7 +10,9 @@ struct squared {
         return z * z;
     }
 #else
-    float operator()(float z) const { return z * z; }
+    float operator()(float z) const {
+        return z * z;
+    }
 #endif
 };
 

@@ -211,7 +211,7 @@ status layer<Block, cuda<Format>>::run(const matrix_view<const storage>& x, cons
     for (std::size_t first = 0; first < x.rows; first += tokens) {
         const std::size_t count = std::min(tokens, x.rows - first);
         call_type piece;
-        detail::give_piece(piece, inputs, needs_.choices, first, count);
+        detail::set_piece(piece, inputs, needs_.choices, first, count);
         piece.x = x.rows_from(first, count);
         piece.tokens = {count, nullptr, nullptr};
         piece.to = {y.row(first), y.stride};

@@ -116,14 +116,14 @@ status check_device_call(const call_needs& needs, int device,
         const gathered_rows& rows = inputs.gathered[table.number - 1];
         if (x.rows == 0) continue;
         if (rows.count == 0) return failure(errc::size, table.name, "was gathered as no rows at all");
-        if (status s = detail::check_gathered_place(table, rows, y); !s) return s;
+        if (status s = detail::check_gathered_memory(table, rows, y); !s) return s;
         if (status s = check_memory(rows.data, table.name.c_str(), device); !s) return s;
         if (status s = check_memory(rows.index.data(), table.name.c_str(), device); !s) return s;
     }
     if (status s = detail::check_routes_given(needs, inputs.routes.size(), x.rows); !s) return s;
     if (!inputs.routes.empty())
         if (status s = check_memory(inputs.routes.data(), "routes", device); !s) return s;
-    return detail::check_apart(x, inputs, y);
+    return detail::check_overlap(x, inputs, y);
 }
 
 // Clears the key that was read, no other: a call on another stream may have noted a smaller position since.

@@ -51,7 +51,7 @@ struct amx_product<Arch, bf16, bf16, Registers> : panel_product<Arch, bf16, bf16
 };
 
 // From one token more than the vector units' largest tile on; the sums are the same.
-template <class Arch, whole_number_format Weights, std::size_t Registers>
+template <class Arch, quantised_format Weights, std::size_t Registers>
     requires(panel_product<Arch, Weights, q8_0, Registers>::panel::dot::fours)
 struct amx_product<Arch, Weights, q8_0, Registers> : panel_product<Arch, Weights, q8_0, Registers> {
     using vector_product = panel_product<Arch, Weights, q8_0, Registers>;

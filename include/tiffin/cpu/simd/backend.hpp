@@ -44,7 +44,7 @@ inline constexpr bool has_bf16_dot =
 // The activation format that `paired` selects beside Weights.
 template <class Arch, stored_format Weights>
 constexpr auto pair_of() noexcept {
-    if constexpr (whole_number_format<Weights>)
+    if constexpr (quantised_format<Weights>)
         return q8_0{};
     else if constexpr (std::same_as<Weights, bf16> && has_bf16_dot<Arch>)
         return bf16{};

@@ -62,10 +62,10 @@ struct portable_dot {
     static void add(sums& to, weights w, const input* x) noexcept {
         to += __builtin_convertvector(w, sums) * std::int32_t{*x};
     }
-    static whole_lanes<Arch> total(sums of, std::int32_t) noexcept {
+    static int_lanes<Arch> total(sums of, std::int32_t) noexcept {
         alignas(sums) std::int32_t lanes[lane_count];
         std::memcpy(lanes, &of, sizeof lanes);
-        return whole_lanes<Arch>::load_aligned(lanes);
+        return int_lanes<Arch>::load_aligned(lanes);
     }
 
 private:

@@ -21,13 +21,13 @@ namespace simd_detail {
 //   the codes (levels), high bits before low ones: the bytes of a group of inputs, output by output, group by group.
 // A byte holds all 8 bits of input i, or the four low bits of inputs i and i + 16; the high bits of as many groups as
 // fit share a byte.
-template <class Arch, whole_number_format Weights, std::size_t Registers,
+template <class Arch, quantised_format Weights, std::size_t Registers,
           class Dot = integer_dot<Arch, Weights::level_bits>>
 struct integer_panel {
     using dot = Dot;
     using storage = typename Weights::storage;
     using reg = lanes<Arch>;
-    using whole = whole_lanes<Arch>;
+    using whole = int_lanes<Arch>;
     static constexpr std::size_t numbers = Registers * width<Arch>;
     static constexpr std::size_t piece = q8_0::block;              // inputs with one scale of the activations
     static constexpr std::size_t parts = piece / Weights::part;    // of a piece, each with a factor
@@ -166,13 +166,13 @@ private:
 };
 
 // The same, unpacked once for many tiles.
-template <class Arch, whole_number_format Weights, std::size_t Registers>
+template <class Arch, quantised_format Weights, std::size_t Registers>
 struct unpacked_integer_panel {
     using packed = integer_panel<Arch, Weights, Registers>;
     using dot = typename packed::dot;
     using row = typename packed::row;
     using reg = lanes<Arch>;
-    using whole = whole_lanes<Arch>;
+    using whole = int_lanes<Arch>;
     using group = typename dot::weights[Registers];
     static constexpr std::size_t parts = packed::parts;
     static constexpr bool has_least = packed::has_least;

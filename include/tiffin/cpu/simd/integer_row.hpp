@@ -46,7 +46,7 @@ template <class Arch, class Input, std::size_t Part, int Bias, bool HasLeast>
 [[gnu::noinline]] void round_block(const float* from, integer_row<Input, Part, Bias, HasLeast>& row,
                                    std::size_t b) noexcept {
     using reg = lanes<Arch>;
-    using whole = whole_lanes<Arch>;
+    using whole = int_lanes<Arch>;
     // Floats of one sign are ordered as their bits are, and non-finite ones are the largest.
     constexpr std::int32_t not_finite = 0x7F800000;
     whole most(0);

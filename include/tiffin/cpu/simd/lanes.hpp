@@ -34,7 +34,7 @@ template <class Arch>
 using lanes = xsimd::batch<float, Arch>;
 
 template <class Arch>
-using whole_lanes = xsimd::batch<std::int32_t, Arch>;
+using int_lanes = xsimd::batch<std::int32_t, Arch>;
 
 template <class Arch>
 inline constexpr std::size_t width = lanes<Arch>::size;

@@ -72,7 +72,7 @@ struct panel_product {
 };
 
 // Quantised integers: activations of 8 bits, weights of 4 to 8.
-template <class Arch, whole_number_format Weights, std::size_t Registers>
+template <class Arch, quantised_format Weights, std::size_t Registers>
 struct panel_product<Arch, Weights, q8_0, Registers> {
     using panel = integer_panel<Arch, Weights, Registers>;
     using unpacked_panel = unpacked_integer_panel<Arch, Weights, Registers>;

@@ -57,7 +57,7 @@ private:
     [[nodiscard]] const packed_weights& first() const noexcept { return packs_.front(); }
     [[nodiscard]] std::size_t rounded_numbers(std::size_t tokens) const noexcept;
     [[nodiscard]] std::size_t sum_numbers(const packed_weights& pack, std::size_t tokens) const noexcept;
-    [[nodiscard]] std::size_t numbers_a_worker(std::size_t tokens) const noexcept;
+    [[nodiscard]] std::size_t floats_per_worker(std::size_t tokens) const noexcept;
     const std::byte* round(const activations& in, float* to, std::size_t most_workers,
                            const executor_ref& execute) const;
     void run_group(std::size_t group, std::size_t following, const std::byte* rows, std::size_t tokens,

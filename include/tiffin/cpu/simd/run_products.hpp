@@ -58,7 +58,7 @@ TIFFIN_INLINE panel_products::panel_products(std::size_t outputs, std::size_t in
 
 TIFFIN_INLINE std::size_t panel_products::scratch_numbers(std::size_t tokens,
                                                           std::size_t most_workers) const noexcept {
-    return rounded_numbers(tokens) + std::min(most_workers, first().groups()) * numbers_a_worker(tokens);
+    return rounded_numbers(tokens) + std::min(most_workers, first().groups()) * floats_per_worker(tokens);
 }
 
 // The floats that rounded activations take.
@@ -74,7 +74,7 @@ TIFFIN_INLINE std::size_t panel_products::sum_numbers(const packed_weights& pack
 }
 
 // The floats of a worker: sums, then an unpacked block of weights.
-TIFFIN_INLINE std::size_t panel_products::numbers_a_worker(std::size_t tokens) const noexcept {
+TIFFIN_INLINE std::size_t panel_products::floats_per_worker(std::size_t tokens) const noexcept {
     std::size_t numbers = first().kernels().unpack == nullptr ? 0 : depth_block * first().panel_numbers();
     for (const packed_weights& pack : packs_) numbers += sum_numbers(pack, tokens);
     return numbers;
@@ -87,7 +87,7 @@ TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, st
     scratch += rounded_numbers(in.tokens);
     const tile_set& tiles = first().kernels().tiles_for(in.tokens);
     const std::size_t groups = first().groups(), workers = std::min(most_workers, groups);
-    const std::size_t numbers = numbers_a_worker(in.tokens);
+    const std::size_t numbers = floats_per_worker(in.tokens);
     std::atomic<std::size_t> next{0};
     const auto work = [&](std::size_t worker) noexcept {
         float* const mine = scratch + worker * numbers;
@@ -209,9 +209,9 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
     // thread: 5 % less time in f32 and in bf16, up to 10 beside other programs). Not where they fit a second-level
     // cache (Zen 3, SwiGLU 1024x2816, 64 and 256 tokens: 1 to 2 % less time). Inlined, as g++ 12 drops functions that
     // do nothing else.
-    const bool asks_ahead = !by_panel && depths * tokens * kernels.rows.row_bytes > 1024 * 1024;
+    const bool prefetches_rows = !by_panel && depths * tokens * kernels.rows.row_bytes > 1024 * 1024;
     const std::size_t shares = panels * tile_count, row_lines = count * kernels.rows.row_bytes / 64;
-    const auto ask_for_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {
+    const auto prefetch_rows = [&](std::size_t n, std::size_t share) __attribute__((always_inline)) {
         const std::size_t soonest = n + 1 < depths ? (n + 1) * tokens + first : (first + count) % tokens;
         const std::byte* const from = rows + soonest * kernels.rows.row_bytes;
         for (std::size_t l = row_lines * share / shares; l < row_lines * (share + 1) / shares; ++l)
@@ -233,7 +233,7 @@ TIFFIN_INLINE void packed_weights::multiply_many(std::size_t panel, std::size_t 
             const std::size_t until = std::min(row_tiles * (j + 1) / tile_count * tiles.rows, count);
             const std::size_t skip = j * (deep / prefetch_every) * lines * 64;
             const bool fetch = soon != nullptr && skip + 64 <= bytes;
-            if (asks_ahead) ask_for_rows(n, p * tile_count + j);
+            if (prefetches_rows) prefetch_rows(n, p * tile_count + j);
             tiles.of[until - done - 1](rows + (n * tokens + first + done) * kernels.rows.row_bytes, deep, w,
                                        0, acc + (p * count + done) * numbers, n == 0,
                                        fetch ? ahead{soon + skip, lines} : ahead{});

@@ -101,7 +101,7 @@ constexpr std::size_t last_chain_of() noexcept {
     if constexpr (chained_source<S>)
         last = First;
     else if constexpr (composite_source<S>)
-        if constexpr (!parts_apart<S>() && !row_normed_source<S>)
+        if constexpr (!parts_computed_first<S>() && !row_normed_source<S>)
             [&]<std::size_t... I>(std::index_sequence<I...>) {
                 constexpr std::size_t first = row_dotted_source<S> ? 2 : 0;
                 const std::size_t in_parts[] = {

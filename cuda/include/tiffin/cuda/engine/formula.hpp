@@ -1,7 +1,7 @@
 // A whole composition's formula as one expression of its type, for kernels. (The CPU calls its policies one by one.)
 #pragma once
 
-#include <tiffin/grammar/parts_apart.hpp>
+#include <tiffin/grammar/parts_computed_first.hpp>
 #include <tiffin/grammar/tree.hpp>
 
 #include <array>
@@ -14,8 +14,8 @@ TIFFIN_BEGIN
 
 // Whether the parts of S are computed before it, for whole rows.
 template <source_policy S>
-constexpr bool parts_apart() noexcept {
-    return detail::parts_apart(detail::kind_of<S>);
+constexpr bool parts_computed_first() noexcept {
+    return detail::parts_computed_first(detail::kind_of<S>);
 }
 
 // The number of slots of the tree below S: its own tensors, then those of its parts in order; parts that are computed
@@ -23,7 +23,7 @@ constexpr bool parts_apart() noexcept {
 template <source_policy S>
 constexpr std::size_t slot_count() noexcept {
     if constexpr (composite_source<S>) {
-        if constexpr (!parts_apart<S>()) return []<std::size_t... I>(std::index_sequence<I...>) {
+        if constexpr (!parts_computed_first<S>()) return []<std::size_t... I>(std::index_sequence<I...>) {
                 return (own_tensors_of<S>::size + ... + slot_count<part_of<S, I>>());
             }
         (part_indices<S>{});
@@ -46,7 +46,7 @@ template <class S>
 constexpr void collect_kinds(tensor_kind*& to) {
     for (const tensor_kind kind : own_kinds<S>) *to++ = kind;
     if constexpr (composite_source<S>)
-        if constexpr (!tiffin::parts_apart<S>()) [&]<std::size_t... I>(std::index_sequence<I...>) {
+        if constexpr (!tiffin::parts_computed_first<S>()) [&]<std::size_t... I>(std::index_sequence<I...>) {
                 (collect_kinds<part_of<S, I>>(to), ...);
             }
     (part_indices<S>{});
@@ -88,7 +88,7 @@ inline constexpr std::size_t ordinal_of = detail::slot_ordinals<S>[Slot];
 template <std::size_t First = 0, source_policy S, class Visit, class... Bound>
 constexpr void visit_nodes(const S& s, const Visit& visit, const Bound&... bound) {
     if constexpr (composite_source<S>) {
-        if constexpr (!parts_apart<S>()) {
+        if constexpr (!parts_computed_first<S>()) {
             const auto& parts = s.parts();
             const auto part = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
                 visit_nodes<First + part_offset<S, I>()>(std::get<I>(parts), visit, bound.parts[I]...);
@@ -109,7 +109,7 @@ template <std::size_t First = 0, source_policy S, class Place>
 TIFFIN_HD auto evaluate(const S& s, const Place& place) {
     if constexpr (!composite_source<S>) {
         return s(source_place<S, First, Place>{place});
-    } else if constexpr (parts_apart<S>()) {
+    } else if constexpr (parts_computed_first<S>()) {
         const auto row = source_place<S, First, Place>{place}[computed{}];
         if constexpr (row_normed_source<S>)
             return detail::join<First>(s, place, row);
@@ -128,7 +128,7 @@ TIFFIN_HD auto evaluate(const S& s, const Place& place) {
 // The operand of a norm: the value of its part, or the precomputed row of a part that is computed apart.
 template <std::size_t First, row_normed_source S, class Place>
 TIFFIN_HD auto row_value([[maybe_unused]] const S& s, const Place& place) {
-    if constexpr (parts_apart<S>())
+    if constexpr (parts_computed_first<S>())
         return source_place<S, First, Place>{place}[computed{}];
     else
         return evaluate<First + part_offset<S, 0>()>(std::get<0>(s.parts()), place);

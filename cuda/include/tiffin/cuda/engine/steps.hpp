@@ -21,10 +21,10 @@ class rows;
 
 // A source whose rows are computed first and stored for the enclosing formula. State: its row.
 template <class Target, std::size_t Slot, source_policy Source>
-class left_rows {
+class precomputed_rows {
 public:
-    left_rows(const Source& source, const bound_node& bound, const source_sizes& sizes,
-              typename Target::preparation& how)
+    precomputed_rows(const Source& source, const bound_node& bound, const source_sizes& sizes,
+                     typename Target::preparation& how)
         : width_(sizes.outputs), rows_(source, bound, sizes, how) {}
     [[nodiscard]] std::size_t state_numbers() const noexcept { return width_; }
     void describe(slot* tensor_slots, std::size_t state) noexcept {
@@ -109,13 +109,14 @@ auto make_steps(const S& s, const bound_node& bound, const source_sizes& sizes,
         return std::tuple<>();
     } else if constexpr (chained_source<S> && First == Last) {
         return std::tuple<>();
-    } else if constexpr (row_normed_source<S> && parts_apart<S>()) {
+    } else if constexpr (row_normed_source<S> && parts_computed_first<S>()) {
         // The slot of its part's row.
         constexpr std::size_t row = First + own_tensors_of<S>::template index_of<computed>();
-        using step = left_rows<Target, row, part_of<S, 0>>;
+        using step = precomputed_rows<Target, row, part_of<S, 0>>;
         return std::tuple<step>(step(std::get<0>(s.parts()), bound.parts[0], sizes, how));
-    } else if constexpr (parts_apart<S>()) {
-        return std::tuple<left_rows<Target, First, S>>(left_rows<Target, First, S>(s, bound, sizes, how));
+    } else if constexpr (parts_computed_first<S>()) {
+        return std::tuple<precomputed_rows<Target, First, S>>(
+            precomputed_rows<Target, First, S>(s, bound, sizes, how));
     } else {
         return [&]<std::size_t... I>(std::index_sequence<I...>) {
             const auto& parts = s.parts();

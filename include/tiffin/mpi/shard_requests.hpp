@@ -25,10 +25,10 @@ TIFFIN_BEGIN
 namespace detail {
 
 // The request protocol of a sharded table, one object per rank. Errors, threads, cost: those of sharded_rows.
-class shard_questions {
+class shard_requests {
 public:
     // A rank's requests: the rows of `ids`, or what is computed from them by choices (ids, top_k) of `experts`.
-    struct question {
+    struct request {
         std::span<const std::int32_t> ids;
         std::span<const choice<float>> choices;
         std::size_t top_k, experts, answer_bytes;
@@ -45,8 +45,8 @@ public:
     };
 
     // Collective.
-    static result<shard_questions> of(MPI_Comm comm, row_store_ref own, const shard_grid& grid,
-                                      std::size_t rows) {
+    static result<shard_requests> of(MPI_Comm comm, row_store_ref own, const shard_grid& grid,
+                                     std::size_t rows) {
         int rank = 0, ranks = 0;
         MPI_Comm_rank(comm, &rank);
         MPI_Comm_size(comm, &ranks);
@@ -65,7 +65,7 @@ public:
         if (s.ok()) s = made->reads.copy(comm);
         if (s.ok()) s = made->checks.copy(comm);
         if (!s.ok()) return s.failure();
-        return shard_questions(std::move(made), own, rank);
+        return shard_requests(std::move(made), own, rank);
     }
 
     [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
@@ -97,7 +97,8 @@ public:
     // reads the row; answer(record, row, to) computes what it sends back from it and the record (the id, its choices).
     // `own`: this rank's status so far; a failure becomes the failure of all ranks.
     template <class Wants, class Answer>
-    status ask(const question& q, status own, const Wants& wants, const Answer& answer, answers& got) const {
+    status exchange(const request& q, status own, const Wants& wants, const Answer& answer,
+                    answers& got) const {
         const std::lock_guard lock(shared_->turn_of_reads);
         const MPI_Comm comm = shared_->reads.get();
         rank_counts& sent = shared_->sent;
@@ -150,7 +151,7 @@ private:
         std::vector<shard_block> blocks;
         rank_counts sent, received;  // valid under turn_of_reads
     };
-    shard_questions(std::unique_ptr<shared_state> shared, row_store_ref own, int rank)
+    shard_requests(std::unique_ptr<shared_state> shared, row_store_ref own, int rank)
         : shared_(std::move(shared)), own_(own), grid_(shared_->blocks[0].grid), rank_(rank) {
         shape_ = {shared_->blocks[0].rows, 0, shared_->blocks[0].own.type};
         for (std::size_t c = 0; c < grid_.column_shards; ++c) {
@@ -164,7 +165,7 @@ private:
     }
     // Lists the records in rank order, and the index of each answer.
     template <class Wants>
-    status list(const question& q, std::size_t record, const Wants& wants, std::vector<std::byte>& asked,
+    status list(const request& q, std::size_t record, const Wants& wants, std::vector<std::byte>& asked,
                 answers& got) const {
         rank_counts& sent = shared_->sent;
         if (record > INT_MAX || q.answer_bytes > INT_MAX)
