@@ -2,7 +2,7 @@
 
 #include <tiffin/cuda.hpp>
 
-#include "support/blocks_on_device.hpp"
+#include "../support/blocks_on_device.hpp"
 
 #include <algorithm>
 #include <cstring>

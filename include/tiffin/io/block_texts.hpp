@@ -51,8 +51,8 @@ struct described_block {
         return options.read(at.keys + std::string(option), words, to);
     }
     status read_activation(std::string_view& to) const {
-        static constexpr std::array<std::string_view, 7> activations{
-            {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared"}};
+        static constexpr auto activations = std::to_array<std::string_view>(
+            {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "identity", "relu_squared"});
         return read("activation", activations, to);
     }
     // An integer that has no default.
@@ -138,9 +138,9 @@ inline std::string memory_text(const described_block& of, const std::string& eps
 }
 
 inline result<std::string> meki_text(const described_block& of) {
-    static constexpr std::array<std::string_view, 4> fusions{
-        {"add_sigmoid", "mul_sigmoid", "add_silu", "mul_silu"}};
-    static constexpr std::array<std::string_view, 2> inputs{{"normed", "residual"}};
+    static constexpr auto fusions =
+        std::to_array<std::string_view>({"add_sigmoid", "mul_sigmoid", "add_silu", "mul_silu"});
+    static constexpr auto inputs = std::to_array<std::string_view>({"normed", "residual"});
     std::string_view fusion = fusions[0], input = inputs[0];
     std::string eps;
     bool folded = false;
@@ -166,8 +166,8 @@ inline result<std::string> ple_text(const described_block& of) {
 }
 
 inline result<std::string> structmoe_text(const described_block& of) {
-    static constexpr std::array<std::string_view, 3> fusions{{"additive", "gated", "post_activation"}};
-    static constexpr std::array<std::string_view, 2> placements{{"up", "down"}};
+    static constexpr auto fusions = std::to_array<std::string_view>({"additive", "gated", "post_activation"});
+    static constexpr auto placements = std::to_array<std::string_view>({"up", "down"});
     std::string_view fusion = fusions[0], placement = placements[0], phi = "gelu";
     std::size_t top_k = 1;
     if (status s = of.read("fusion", fusions, fusion); !s) return s.failure();

@@ -49,27 +49,27 @@ private:
             std::string_view name;
             result<std::string> (layer_text::*text)(const block&);
         };
-        static constexpr std::array<known, 20> all{
-            {{"mlp", &layer_text::plain<detail::mlp_text>},
-             {"glu", &layer_text::plain<detail::glu_text>},
-             {"stem", &layer_text::plain<detail::stem_text>},
-             {"stem_gate", &layer_text::plain<detail::stem_gate_text>},
-             {"stem_hybrid", &layer_text::plain<detail::stem_hybrid_text>},
-             {"moe", &layer_text::moe},
-             {"hash_moe", &layer_text::hash_moe},
-             {"structmoe", &layer_text::plain<detail::structmoe_text>},
-             {"meki", &layer_text::plain<detail::meki_text>},
-             {"ple", &layer_text::plain<detail::ple_text>},
-             {"retoken", &layer_text::retoken},
-             {"mort", &layer_text::mort},
-             {"deep_embed", &layer_text::plain<detail::deep_embed_text>},
-             {"mole", &layer_text::plain<detail::mole_text>},
-             {"product_keys", &layer_text::plain<detail::product_keys_text>},
-             {"peer", &layer_text::plain<detail::peer_text>},
-             {"l3", &layer_text::plain<detail::l3_text>},
-             {"engram", &layer_text::plain<detail::engram_text>},
-             {"longcat_embedding", &layer_text::plain<detail::longcat_text>},
-             {"parallel", &layer_text::parallel}}};
+        static constexpr auto all =
+            std::to_array<known>({{"mlp", &layer_text::plain<detail::mlp_text>},
+                                  {"glu", &layer_text::plain<detail::glu_text>},
+                                  {"stem", &layer_text::plain<detail::stem_text>},
+                                  {"stem_gate", &layer_text::plain<detail::stem_gate_text>},
+                                  {"stem_hybrid", &layer_text::plain<detail::stem_hybrid_text>},
+                                  {"moe", &layer_text::moe},
+                                  {"hash_moe", &layer_text::hash_moe},
+                                  {"structmoe", &layer_text::plain<detail::structmoe_text>},
+                                  {"meki", &layer_text::plain<detail::meki_text>},
+                                  {"ple", &layer_text::plain<detail::ple_text>},
+                                  {"retoken", &layer_text::retoken},
+                                  {"mort", &layer_text::mort},
+                                  {"deep_embed", &layer_text::plain<detail::deep_embed_text>},
+                                  {"mole", &layer_text::plain<detail::mole_text>},
+                                  {"product_keys", &layer_text::plain<detail::product_keys_text>},
+                                  {"peer", &layer_text::plain<detail::peer_text>},
+                                  {"l3", &layer_text::plain<detail::l3_text>},
+                                  {"engram", &layer_text::plain<detail::engram_text>},
+                                  {"longcat_embedding", &layer_text::plain<detail::longcat_text>},
+                                  {"parallel", &layer_text::parallel}});
         std::string names;
         for (const known& k : all) {
             if (k.name == kind) return (this->*k.text)(of);
@@ -99,8 +99,8 @@ private:
         return detail::text_of("mixture(", router, ", ", *expert, ", ", *shared, ")");
     }
     result<std::string> moe(const block& of) {
-        static constexpr std::array<std::string_view, 4> orders{
-            {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm"}};
+        static constexpr auto orders = std::to_array<std::string_view>(
+            {"softmax_topk", "softmax_topk_renorm", "topk_softmax", "sigmoid_topk_renorm"});
         std::string_view order = orders[0];
         std::size_t top_k = 1;
         if (status s = of.read("router_order", orders, order); !s) return s.failure();
