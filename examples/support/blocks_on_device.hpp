@@ -43,10 +43,12 @@ tiffin::status with_block_on_device(const std::string& composition, const Use& u
     const auto given = text_and_numbers::of(composition);
     if (!given) return given.failure();
     bool found = false;
+    status listed;  // a text of this list that does not compose
     // `set` takes over the numbers that the text gives; without it they have to be the defaults.
     const auto is = [&](const char* text, auto block, const auto&... set) {
         if (found) return;
         const auto one = text_and_numbers::of(text);
+        if (!one) listed = one.failure();
         if (!one || one->text != given->text) return;
         if (sizeof...(set) == 0 && one->numbers != given->numbers) return;
         (set(block, given->numbers), ...);
@@ -92,6 +94,7 @@ tiffin::status with_block_on_device(const std::string& composition, const Use& u
        [&](auto& block, const auto& n) { block.terms = count(n[0]); });
     // clang-format on
     if (found) return {};
+    if (!listed) return listed;
     return failure(
         errc::option, "composition", detail::in_quotes(composition),
         " is none of the layers that this program has for a device; examples/support/blocks_on_device.hpp "

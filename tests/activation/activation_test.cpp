@@ -11,12 +11,9 @@
 #include "support/bounded.hpp"
 #include "support/doctest.hpp"
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
 using tiffin_test::bounded;

@@ -1,5 +1,6 @@
 // A stage: a source of a plan, computed for all tokens of a call. First its per-token steps, then products and
-// formula in one pass. If it has no products, the formula is the epilogue of its last chain's last step.
+// formula in one pass. Without products, the formula is the epilogue of its last chain's last step; without a chain it
+// is evaluated by itself.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>

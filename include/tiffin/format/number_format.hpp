@@ -61,7 +61,7 @@ struct row_format {
     }
 };
 
-// One format. `convert` and `rows` are used for tables only; weights and activations have a backend's kernels.
+// One format. `convert` and `rows` are used for tables and vectors; packed weights and activations have a backend's kernels.
 struct number_format {
     std::string_view name = "F32";
     std::size_t block = 1;

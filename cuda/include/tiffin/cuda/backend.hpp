@@ -62,9 +62,6 @@ class layer<Block, cuda<Format>> {
                   "tiffin: prepare<Block>(weights, cuda{stream}): Block is not a block; write "
                   "ffn<gate<silu>, ...>");
     static_assert(
-        !detail::has_role<Block, runtime_role>,
-        "tiffin: prepare(text, cuda{stream}): a device runs types; texts run on simd, eigen, reference");
-    static_assert(
         !own_width_block<Block>,
         "tiffin: prepare<Block>(weights, cuda{stream}): the device computes blocks that are as wide as "
         "the model; cuBLASLt multiplies by a single weight");

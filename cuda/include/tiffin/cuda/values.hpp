@@ -17,7 +17,6 @@ template <codec Format, std::size_t N>
 struct device_numbers {
     using reg = pack<N>;
     using storage = typename Format::storage;
-    using row_storage = storage;
     struct bank_row {
         const storage* first;
         std::size_t step;  // between two elements of the rank

@@ -17,6 +17,10 @@ namespace engine_detail {
 // A formula over sources.
 template <class Target, source_policy Source>
 class rows {
+    static_assert(
+        !detail::has_role<Source, runtime_role>,
+        "tiffin: prepare(text, cuda{stream}): a device runs types; texts run on simd, eigen, reference");
+
 public:
     rows(const Source& source, const bound_node& bound, const source_sizes& sizes,
          typename Target::preparation& how)

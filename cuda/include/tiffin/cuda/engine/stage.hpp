@@ -1,5 +1,5 @@
 // A source computed for all tokens of a call: the steps per token first, then products and formula in one pass. Without
-// products of its own, the formula is the epilogue of the last part of its last chain.
+// products of its own, the formula is the epilogue of the last part of its last chain, or is evaluated by itself.
 #pragma once
 
 #include <tiffin/bind/bound.hpp>

@@ -57,8 +57,6 @@ template <std::size_t Slot, class Register>
 struct last_step {
     const Register& value;
 };
-// For formulas without products.
-struct no_products {};
 
 // Operand access at a place (token, register of features). Numbers: the loads of Target (device.hpp, values.hpp).
 // Products: those at this place, by sum<number>(); or last_step.
