@@ -34,7 +34,7 @@ BRINGS = {
                  "max_element min minmax_element pop_heap push_heap ranges sort sort_heap unique nth_element none_of "
                  "count count_if transform reverse rotate stable_sort upper_bound partial_sort remove_if is_sorted "
                  "equal_range partition stable_partition",
-    "array": "array", "atomic": "atomic atomic_flag atomic_ref memory_order_acquire memory_order_relaxed "
+    "array": "array to_array", "atomic": "atomic atomic_flag atomic_ref memory_order_acquire memory_order_relaxed "
                                 "memory_order_release memory_order_acq_rel memory_order_seq_cst",
     "bit": "bit_cast bit_ceil bit_width countl_zero countr_zero endian has_single_bit popcount rotl",
     "charconv": "from_chars to_chars chars_format", "chrono": "chrono",
