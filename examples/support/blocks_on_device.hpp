@@ -35,26 +35,11 @@ struct text_and_numbers {
     }
 };
 
-// Calls use(block) with the block that a text names.
-// Errors: those of compose(); errc::option where the text is none of these.
-template <class Use>
-tiffin::status with_block_on_device(const std::string& composition, const Use& use) {
+// Calls is(text, block) for each of them; is(text, block, set) where set(block, numbers) takes over the options of a text
+// that has others.
+template <class Is>
+void for_each_block_on_device(const Is& is) {
     using namespace tiffin;
-    const auto given = text_and_numbers::of(composition);
-    if (!given) return given.failure();
-    bool found = false;
-    status listed;  // a text of this list that does not compose
-    // `set` takes over the numbers that the text gives; without it they have to be the defaults.
-    const auto is = [&](const char* text, auto block, const auto&... set) {
-        if (found) return;
-        const auto one = text_and_numbers::of(text);
-        if (!one) listed = one.failure();
-        if (!one || one->text != given->text) return;
-        if (sizeof...(set) == 0 && one->numbers != given->numbers) return;
-        (set(block, given->numbers), ...);
-        found = true;
-        use(block);
-    };
     const auto count = [](float number) { return static_cast<std::size_t>(number); };
     const auto top_k = [&](auto& block, const auto& n) { block.router.top_k = count(n[0]); };
     const auto pool = [&](auto& block, const auto& n) {
@@ -93,8 +78,26 @@ tiffin::status with_block_on_device(const std::string& composition, const Use& u
     is("longcat_embedding(terms=7)", longcat_embedding{},
        [&](auto& block, const auto& n) { block.terms = count(n[0]); });
     // clang-format on
+}
+
+// Calls use(block) with the block that a text names.
+// Errors: those of compose(); errc::option where the text is none of these.
+template <class Use>
+tiffin::status with_block_on_device(const std::string& composition, const Use& use) {
+    using namespace tiffin;
+    const auto given = text_and_numbers::of(composition);
+    if (!given) return given.failure();
+    bool found = false;
+    for_each_block_on_device([&](const char* text, auto block, const auto&... set) {
+        if (found) return;
+        const auto one = text_and_numbers::of(text);
+        if (!one || one->text != given->text) return;
+        if (sizeof...(set) == 0 && one->numbers != given->numbers) return;
+        (set(block, given->numbers), ...);
+        found = true;
+        use(block);
+    });
     if (found) return {};
-    if (!listed) return listed;
     return failure(
         errc::option, "composition", detail::in_quotes(composition),
         " is none of the layers that this program has for a device; examples/support/blocks_on_device.hpp "

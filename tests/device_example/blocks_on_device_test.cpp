@@ -2,6 +2,7 @@
 #include "../../examples/support/blocks_on_device.hpp"
 
 #include "support/doctest.hpp"
+#include "support/same_plan.hpp"
 
 #include <cstddef>
 #include <string>
@@ -27,6 +28,19 @@ bool names(const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("every text of the list has the plan of the block beside it") {
+    std::size_t count = 0;
+    for_each_block_on_device([&](const char* text, auto block, const auto&... set) {
+        INFO(text);
+        ++count;
+        const auto composed = compose<void>(text, all_policies);
+        REQUIRE(composed.ok());
+        (set(block, text_and_numbers::of(text).or_throw().numbers), ...);
+        CHECK(tiffin_test::difference(lower(block), composed->plan()) == "");
+    });
+    CHECK(count == 27);  // as docs/layer_files.md counts them
+}
 
 TEST_CASE("a text names the block, whether it is an alias or written out") {
     CHECK(names<swiglu>("swiglu"));
