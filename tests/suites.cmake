@@ -1,21 +1,19 @@
-# All suites: what each is about, how it is compiled, where it runs. A suite is tests/<room>/<thing>_test.cpp, one
-# executable and one test, <room>.<thing>; the rooms are those of include/tiffin. A source that has no line here
-# is refused, and so is a line that has no source.
+# All suites: what each is about, how it is compiled, where it runs. A suite is tests/<room>/<thing>_test.cpp, all of it
+# in the namespace <room>_<thing>_test, and one test, <room>.<thing>; the rooms are those of include/tiffin. A source that
+# has no line here is refused, and so is a line that has no source.
+#
+#   tiffin_test_program(<name>)   the suites below are one executable, test.<name>; five at a time are compiled as one
+#                                 file, as what they share takes a compiler more time than what they do not.
 #
 #   tiffin_suite(<room>/<thing> [flags] [TESTS headers of include/tiffin, besides the one at its own path])
 #
 # HEAVY     has a small form: under TIFFIN_TEST_SMALL it instantiates fewer compositions, of each kind that it is
 #           about at least one, and asserts all there is to assert of each.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
-# O0        not optimised: it runs for a second as it is, and takes a minute or more to optimise.
-#        at -O1 in the small form too, as unoptimised it runs for minutes.
-# O3        optimised as its kernels are used, in the form `full`, and at -O1 in the small form, as unoptimised it
-#           runs for minutes.
-#           The others are compiled at -O1 in the form `full`: dozens of compositions and their oracles take
-#           minutes to optimise.
-# AS_PRESET optimised as the preset says and no other way: layers from files are compared to the bit with those
-#           of a library, which wants the same optimisation as there: a compiler joins products and sums as it
-#           sees them.
+# O3        a program of its own, optimised as its kernels are used in the form `full`, and at -O1 in the small form.
+# O1        likewise, at -O1 in the form `full`: unoptimised it runs for minutes.
+#           The others are not optimised in the form `full`: dozens of compositions and their oracles take minutes to
+#           optimise. The kernels that they link are.
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
 # DEVICE    the same source on the emulated device, cuda.emulated.<thing>, and by nvcc, cuda.device.<thing>.
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
@@ -40,6 +38,7 @@
 # compilers that a test starts.
 
 # ---- one policy each ----
+tiffin_test_program(policies)
 tiffin_suite(activation/activation
              TESTS activation/silu.hpp activation/sigmoid.hpp activation/identity.hpp activation/gelu.hpp
                    activation/gelu_tanh.hpp activation/relu.hpp activation/relu_squared.hpp scalar.hpp
@@ -51,7 +50,7 @@ tiffin_suite(modulator/modulator_norm
              ARM TESTS modulator/modulator_pool.hpp modulator/token_modulator.hpp norm/unweighted.hpp)
 tiffin_suite(router/router
              TESTS router/selection.hpp router/softmax.hpp router/sigmoid.hpp)
-tiffin_suite(router/row_router O0
+tiffin_suite(router/row_router
              TESTS router/row_choice.hpp router/product_keys.hpp router/row_range.hpp)
 tiffin_suite(format/format
              ARM TESTS format/concepts.hpp format/f32.hpp format/f16.hpp format/bf16.hpp format/q8_0.hpp format/q4_0.hpp
@@ -61,50 +60,52 @@ tiffin_suite(format/given_formats
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
                        format/iq4_xs.hpp format/mxfp4.hpp)
 tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
-tiffin_suite(block/linear O0 TESTS block/linear.hpp)
-tiffin_suite(block/delayed O0 HEAVY TESTS call/carried_residuals.hpp)
+tiffin_suite(block/linear TESTS block/linear.hpp)
+tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
+tiffin_test_program(engine)
 tiffin_suite(engine/conformance_named
-             O0 HEAVY LEARNS_SMALL ARM DEVICE NVCC_LONG
+             HEAVY LEARNS_SMALL ARM DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp bind/source_sizes.hpp
                    cpu/eigen/eigen.hpp cpu/eigen/machine.hpp cpu/simd/backend.hpp cpu/simd/simd.hpp cpu/simd/machine.hpp
                    cpu/simd/packed_weights.hpp cpu/simd/tile.hpp cpu/output.hpp cpu/engine.hpp cpu/block_sink.hpp)
 tiffin_suite(engine/conformance_composed
-             O0 HEAVY LEARNS DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS fixed_string.hpp grammar/concepts.hpp grammar/tree.hpp grammar/roles.hpp
                    source/dense.hpp source/token_embedding.hpp source/named.hpp source/sum.hpp source/gate.hpp
                    source/fused.hpp source/none.hpp cpu/stage.hpp cpu/run_stage.hpp cpu/chain.hpp)
 tiffin_suite(engine/conformance_custom
-             HEAVY LEARNS_BY_TYPE DEVICE NVCC_LONG
+             O1 HEAVY LEARNS_BY_TYPE DEVICE NVCC_LONG
              TESTS grammar/concepts.hpp grammar/parts.hpp grammar/tensor_kinds.hpp scalar.hpp
                    cpu/block_formula.hpp cpu/simd/lanes.hpp)
 tiffin_suite(engine/conformance_sources
-             O0 HEAVY LEARNS
+             HEAVY LEARNS
              TESTS source/dense.hpp source/routed_low_rank.hpp source/routed_embedding.hpp source/normed.hpp
                    source/through.hpp source/memory.hpp source/per_layer_input.hpp
                    modulator/token_modulator.hpp modulator/modulator_pool.hpp)
 tiffin_suite(engine/conformance_combinators
-             O0 HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS cpu/formula_tensors.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
+             HEAVY LEARNS_SMALL DEVICE NVCC_LONG TESTS cpu/formula_tensors.hpp grammar/parts.hpp block/mixture.hpp block/modulated.hpp
                          block/source_block.hpp block/branch.hpp source/source_input.hpp source/residual_input.hpp)
 tiffin_suite(engine/conformance_modulated
-             O0 HEAVY LEARNS DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS source/memory.hpp source/ple_memory.hpp source/scaled.hpp source/normed.hpp
                    block/modulated.hpp block/on_residual.hpp block/parallel.hpp)
 tiffin_suite(engine/conformance_routed
-             O0 HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
+             HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp cpu/packed_bank.hpp
                    cpu/mixture.hpp cpu/router.hpp cpu/low_rank.hpp)
 
 tiffin_suite(engine/conformance_relatives
-             O0 HEAVY LEARNS DEVICE NVCC_LONG
+             HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
                    source/dot_gated.hpp source/mean_of_terms.hpp)
 
-tiffin_suite(engine/random_compositions O0 HEAVY TESTS cpu/engine.hpp plan/compose.hpp)
+tiffin_suite(engine/random_compositions HEAVY TESTS cpu/engine.hpp plan/compose.hpp)
 
 # ---- what is promised of the CPU's kernels, and fold ----
+tiffin_test_program(cpu)
 tiffin_suite(cpu/activations
              HEAVY O3
              TESTS cpu/simd/products.hpp cpu/simd/run_products.hpp cpu/product_sums.hpp cpu/simd/panel_product.hpp cpu/simd/weight_kernels.hpp cpu/simd/unit.hpp
@@ -118,21 +119,22 @@ tiffin_suite(cpu/bitwise
              TESTS cpu/simd/simd.hpp cpu/simd/tile.hpp call/layer.hpp call/fitting_tokens.hpp
                    executor/executor.hpp executor/openmp.hpp)
 tiffin_suite(cpu/formats
-             HEAVY
+             HEAVY O1
              TESTS cpu/simd/unit.hpp cpu/simd/packed_weights.hpp cpu/formula_rows.hpp bind/format_checks.hpp
                    bind/stored_numbers.hpp)
-tiffin_suite(cpu/fold O0 HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
+tiffin_suite(cpu/fold HEAVY THREADS TESTS source/memory.hpp source/ple_memory.hpp)
 
 # ---- what learns; gradients of compositions: LEARNS ----
-tiffin_suite(train/trainable_layer O0
+tiffin_test_program(train)
+tiffin_suite(train/trainable_layer
              TESTS plan/formula.hpp train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
                    train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
-tiffin_suite(train/simd_product TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
+tiffin_suite(train/simd_product O1 TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(learn/cross_entropy THREADS)
-tiffin_suite(learn/router_loss O0)
-tiffin_suite(train/training_allocation O0 OWN_NEW TESTS train/run_training.hpp)
-tiffin_suite(learn/stored_table O0 TESTS learn/learning_rows.hpp)
-tiffin_suite(learn/adamw O0
+tiffin_suite(learn/router_loss)
+tiffin_suite(train/training_allocation OWN_NEW TESTS train/run_training.hpp)
+tiffin_suite(learn/stored_table TESTS learn/learning_rows.hpp)
+tiffin_suite(learn/adamw
              THREADS TESTS learn/adamw_step.hpp learn/adamw_update.hpp learn/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named
                   TESTS train/partials.hpp train/formula_partials.hpp train/formula_plan.hpp train/formula_terms.hpp
@@ -144,39 +146,44 @@ tiffin_other_test(train.relatives TESTS train/trained_row_router.hpp train/train
 tiffin_other_test(train.routed TESTS train/routed_leaf.hpp train/trained_bank.hpp train/mixture_rows.hpp)
 
 # ---- the reference ----
-tiffin_suite(reference/reference O0 TESTS reference/row.hpp reference/route.hpp reference/scalar_numbers.hpp)
+tiffin_test_program(plan)
+tiffin_suite(reference/reference TESTS reference/row.hpp reference/route.hpp reference/scalar_numbers.hpp)
 
 # ---- compositions as data ----
 tiffin_suite(plan/lower TESTS grammar/node_kind.hpp)
 tiffin_suite(plan/op TESTS grammar/parts_computed_first.hpp plan/op.hpp plan/ops_of.hpp cpu/route.hpp)
-tiffin_suite(plan/text O0)
-tiffin_suite(plan/compose O0
+tiffin_suite(plan/text)
+tiffin_suite(plan/compose
              TESTS all_policies.hpp grammar/arguments.hpp grammar/option.hpp plan/composition.hpp plan/filled_plan.hpp
                    plan/plan_uses.hpp plan/policies.hpp plan/policy_form.hpp plan/text_arguments.hpp)
 
 # ---- binding: what is refused, in which words ----
-tiffin_suite(bind/errors O0
+tiffin_test_program(bind)
+tiffin_suite(bind/errors
              TESTS bind/bind_weights.hpp bind/bind_plan.hpp bind/binder.hpp bind/bound.hpp bind/tensor_checks.hpp bind/row_checks.hpp
                    call/call_checks.hpp error.hpp)
-tiffin_suite(bind/errors_routed O0 TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
-tiffin_suite(bind/preparation HEAVY THREADS TESTS bind/preparation.hpp cpu/simd/weight_kernels.hpp)
+tiffin_suite(bind/errors_routed TESTS bind/binder.hpp call/call_arguments.hpp reference/route.hpp)
+tiffin_suite(bind/preparation O1 HEAVY THREADS TESTS bind/preparation.hpp cpu/simd/weight_kernels.hpp)
 tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carried_residuals.hpp)
 
 # ---- layers and calls ----
+tiffin_test_program(call)
 tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
-tiffin_suite(call/in_place O0 HEAVY ARM TESTS bind/bound.hpp)
-tiffin_suite(call/onto_inputs O0 HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
+tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp)
+tiffin_suite(call/onto_inputs HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
 tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 
 # ---- executors ----
-tiffin_suite(executor/checked_executor O0)
+tiffin_test_program(executor)
+tiffin_suite(executor/checked_executor)
 tiffin_suite(executor/fork_mark THREADS)
 tiffin_suite(executor/thread_gang THREADS)
 tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/relax.hpp)
 
 # ---- rows that lie elsewhere ----
+tiffin_test_program(table)
 tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
 tiffin_suite(table/any_id_rows THREADS)
 tiffin_suite(table/cached_rows THREADS)
@@ -186,42 +193,44 @@ tiffin_suite(table/writable_rows
 tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
                            io/parallel_reads.hpp io/open_file.hpp)
-tiffin_suite(call/gathered_rows O0 HEAVY THREADS)
+tiffin_suite(call/gathered_rows HEAVY THREADS)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
 tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)
 tiffin_suite(table/ngram_rows THREADS)
 tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
-tiffin_suite(call/row_numbers O0 THREADS)
-tiffin_suite(table/pool_schedule O0 THREADS TESTS call/token_router.hpp source/routes_of.hpp)
+tiffin_suite(call/row_numbers THREADS)
+tiffin_suite(table/pool_schedule THREADS TESTS call/token_router.hpp source/routes_of.hpp)
 tiffin_suite(mpi/sharded_rows
              TESTS mpi/sharded_pool.hpp mpi/shard_requests.hpp mpi/shard_grid.hpp mpi/shard_checks.hpp
                    mpi/rank_exchange.hpp mpi/halved_sum.hpp)
 tiffin_suite(mpi/sharded_gradients)
 
 # ---- files ----
+tiffin_test_program(io)
 tiffin_suite(io/safetensors
-             AS_PRESET TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
+             TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
                              io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
-tiffin_suite(io/gguf AS_PRESET TESTS io/gguf_header.hpp io/gguf_value.hpp)
+tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model AS_PRESET TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+tiffin_suite(io/model TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                                       io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                                       io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
-tiffin_suite(io/side_file AS_PRESET)
-tiffin_suite(io/table_file AS_PRESET)
-tiffin_suite(io/layer_file AS_PRESET TESTS io/layer_options.hpp runtime/any_layer.hpp)
-tiffin_suite(io/layer_text O0 TESTS io/block_texts.hpp)
-tiffin_suite(io/fold_layer AS_PRESET TESTS cpu/fold.hpp)
-tiffin_suite(io/layer_options AS_PRESET)
-tiffin_suite(io/quoted AS_PRESET TESTS quoted.hpp piece.hpp error.hpp)
+tiffin_suite(io/side_file)
+tiffin_suite(io/table_file)
+tiffin_suite(io/layer_file TESTS io/layer_options.hpp runtime/any_layer.hpp)
+tiffin_suite(io/layer_text TESTS io/block_texts.hpp)
+tiffin_suite(io/fold_layer TESTS cpu/fold.hpp)
+tiffin_suite(io/layer_options)
+tiffin_suite(io/quoted TESTS quoted.hpp piece.hpp error.hpp)
 
 # ---- examples/compare_layers ----
+tiffin_test_program(examples)
 tiffin_suite(compare_example/memory_plan)
 
 # ---- what programs run on a device ----
-tiffin_suite(device_example/blocks_on_device O0)
+tiffin_suite(device_example/blocks_on_device)
 
 # ---- examples/convert ----
 tiffin_suite(convert_example/gguf_writer)
@@ -233,14 +242,15 @@ tiffin_suite(train_example/corpus)
 tiffin_suite(train_example/text_batches)
 
 # ---- accounts ----
-tiffin_suite(analysis/cost O0 TESTS plan/tensors_needed.hpp)
+tiffin_test_program(analysis)
+tiffin_suite(analysis/cost TESTS plan/tensors_needed.hpp)
 tiffin_suite(analysis/cost_layers TESTS analysis/cost.hpp)
 tiffin_suite(analysis/balance)
 tiffin_suite(analysis/balanced_map)
 tiffin_suite(analysis/equivalence)
 tiffin_suite(analysis/geometry)
 tiffin_suite(analysis/initialise)
-tiffin_suite(analysis/initialise_block O0)
+tiffin_suite(analysis/initialise_block)
 tiffin_suite(analysis/routing)
 
 # ---- devices ----

@@ -16,6 +16,7 @@
 #include <limits>
 #include <vector>
 
+namespace activation_activation_test {
 using tiffin_test::bounded;
 
 namespace {
@@ -147,3 +148,5 @@ TEST_CASE_TEMPLATE("activations at infinity and NaN", Case, FOR_EACH_ACTIVATION)
         in_registers(Case::phi, {z}, [&](float in, float out, std::size_t) { check(in, out); });
     }
 }
+
+}  // namespace activation_activation_test

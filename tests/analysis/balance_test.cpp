@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+namespace analysis_balance_test {
 using namespace tiffin;
 
 namespace {
@@ -178,3 +179,5 @@ TEST_CASE("balance: what is refused") {
                 "expert " + std::to_string(outside) + " of token 1 of the call lies outside [0, 3)");
     }
 }
+
+}  // namespace analysis_balance_test

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace analysis_balanced_map_test {
 using namespace tiffin;
 
 namespace {
@@ -317,3 +318,5 @@ TEST_CASE("balanced_map_by_counts: what is refused") {
     refused({half, 1, half}, 4, 2, "counts: have a sum beyond 64 bits");
     CHECK(made({half, half - 1}, 1) == std::vector<std::int32_t>{0, 0});  // the largest sum there can be
 }
+
+}  // namespace analysis_balanced_map_test

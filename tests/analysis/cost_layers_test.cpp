@@ -9,6 +9,7 @@
 
 #include <array>
 
+namespace analysis_cost_layers_test {
 using namespace tiffin;
 
 TEST_CASE("cost: structmoe at equal parameters") {
@@ -170,3 +171,5 @@ TEST_CASE("cost: rows of the last ids") {
     CHECK(mean.matrix_flops_per_token == 2 * c * d);
     CHECK(mean.elementwise_flops_per_token == 2 * d);
 }
+
+}  // namespace analysis_cost_layers_test

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+namespace analysis_cost_test {
 using namespace tiffin;
 
 namespace {
@@ -193,3 +194,5 @@ TEST_CASE("cost: FLOPs are the operations that are made") {
     check_operations<ffn<gate<identity>, token_embedding, multiply, project<l2>>>(m + n, 3);
     check_operations<ffn<gate<silu>, sum<dense, named<dense, "second">>>>(3 * m + n, 0);
 }
+
+}  // namespace analysis_cost_test

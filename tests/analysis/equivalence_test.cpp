@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 
+namespace analysis_equivalence_test {
 using namespace tiffin;
 
 namespace {
@@ -155,3 +156,5 @@ TEST_CASE("equivalence: the exponents that MoRT's tables imply, and the rows tha
     }
     CHECK(disagree == "eta 50 and rho 0.3; eta 50 and rho 0.6; ");
 }
+
+}  // namespace analysis_equivalence_test

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace analysis_geometry_test {
 using namespace tiffin;
 
 namespace {
@@ -131,3 +132,5 @@ TEST_CASE("geometry: a store that fails") {
     CHECK(sample_cosines(broken, 5).failure().code == errc::file);
     CHECK(nearest_rows(broken, 1, 5).failure().code == errc::file);
 }
+
+}  // namespace analysis_geometry_test

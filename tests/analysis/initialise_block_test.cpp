@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+namespace analysis_initialise_block_test {
 using namespace tiffin;
 
 namespace {
@@ -358,3 +359,5 @@ TEST_CASE("named memory: entries in their order, the first of a name") {
     CHECK(all.find("") == nullptr);
     CHECK(all.find("ab") == nullptr);
 }
+
+}  // namespace analysis_initialise_block_test

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+namespace analysis_initialise_test {
 using namespace tiffin;
 
 namespace {
@@ -203,3 +204,5 @@ TEST_CASE("initialise: what is refused, and that nothing is written then") {
     refused(deep_norm_init(w, 0, 8, 1), "layers: is 0; sigma is 2 / (layers sqrt(d_model))");
     refused(deep_norm_init(w, 8, 0, 1), "d_model: is 0; sigma is 2 / (layers sqrt(d_model))");
 }
+
+}  // namespace analysis_initialise_test

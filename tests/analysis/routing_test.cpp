@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+namespace analysis_routing_test {
 using tiffin::errc;
 using tiffin::routing_statistics;
 
@@ -124,3 +125,5 @@ TEST_CASE("routing: what is refused, and that nothing is counted then") {
     refused({0}, 0, errc::option, "k: is 0; a token selects at least one expert");
     CHECK(routing_statistics(0).add(std::vector<std::int32_t>{0}).failure().code == errc::option);
 }
+
+}  // namespace analysis_routing_test

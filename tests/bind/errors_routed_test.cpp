@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace bind_errors_routed_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -386,3 +387,5 @@ TEST_CASE("routes: recorded best first, in pieces, and of the outermost part tha
         CHECK(routes[2 * t].weight + routes[2 * t + 1].weight == doctest::Approx(1));
     }
 }
+
+}  // namespace bind_errors_routed_test

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+namespace bind_errors_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -526,3 +527,5 @@ TEST_CASE("what an executor throws passes, and the layer still works") {
         std::bad_alloc);
     c.works();
 }
+
+}  // namespace bind_errors_test

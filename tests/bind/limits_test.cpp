@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace bind_limits_test {
 using namespace tiffin;
 using tiffin_test::random_rows;
 using tiffin_test::tensor_set;
@@ -124,3 +125,5 @@ TEST_CASE("limits: carried residuals over no layers") {
     const carried_residuals uncountable(2, std::size_t{1} << 62, 4);
     refused(uncountable.check(2, 8, 4), errc::size, "carried", "has room for 0 tokens");
 }
+
+}  // namespace bind_limits_test

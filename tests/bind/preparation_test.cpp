@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace bind_preparation_test {
 using namespace tiffin;
 using tiffin_test::tensor_set;
 
@@ -161,3 +162,5 @@ TEST_CASE("preparation: tables of a format that is only read are kept as their n
             CHECK(std::abs(y[i] - z[i]) <= 1e-4f * std::abs(y[i]) + 1e-5f);
     }
 }
+
+}  // namespace bind_preparation_test

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+namespace block_delayed_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -144,3 +145,5 @@ TEST_CASE("delayed: twice in a block, and in a mixture") {
     REQUIRE_FALSE(experts.ok());
     CHECK(experts.failure().code == errc::option);
 }
+
+}  // namespace block_delayed_test

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+namespace block_linear_test {
 using namespace tiffin;
 using tiffin_test::random_rows;
 
@@ -104,3 +105,5 @@ TEST_CASE("linear: inside another block it is as wide as that") {
     CHECK(told.parameters == 12 * 40);  // optional tensors are not counted
     CHECK(told.matrix_flops_per_token == 2.0 * 12 * 40);
 }
+
+}  // namespace block_linear_test

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+namespace call_call_forms_test {
 using namespace tiffin;
 
 namespace {
@@ -125,3 +126,5 @@ TEST_CASE("one token as an Eigen row vector") {
     CHECK(rows.row(0).isZero(0));
     CHECK(std::equal(rows.row(1).data(), rows.row(1).data() + d, c.wanted.data()));
 }
+
+}  // namespace call_call_forms_test

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+namespace call_gathered_rows_test {
 using namespace tiffin;
 
 namespace {
@@ -194,3 +195,5 @@ TEST_CASE("gathered_rows: what does not fit is refused before y is written") {
     prepare_refuses(dense, errc::option,
                     "gate_proj.weight: is to come with each call; only the rows of tables can");
 }
+
+}  // namespace call_gathered_rows_test

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+namespace call_in_place_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -202,3 +203,5 @@ TEST_CASE("in place: bytes held by the layer") {
     CHECK(held(eigen{}, 1) == dense * 4);
     CHECK(held(reference{}, 1) == 0);
 }
+
+}  // namespace call_in_place_test

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+namespace call_onto_inputs_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -83,3 +84,5 @@ TEST_CASE("onto inputs: eigen") {
 TEST_CASE("onto inputs: simd") {
     check_all(simd<>{});
 }
+
+}  // namespace call_onto_inputs_test

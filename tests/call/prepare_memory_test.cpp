@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace call_prepare_memory_test {
+
 namespace {
 
 // Sanitizers keep freed memory and shadows of all of it; what this test measures is theirs then.
@@ -72,3 +74,5 @@ TEST_CASE("prepare for simd: given + packed + 64 MiB at the most" * doctest::ski
     CHECK(layer.d_ff() == f);
     CHECK_MESSAGE(grown <= wanted + 64 * mebibyte, (grown / mebibyte), " MiB for ", (wanted / mebibyte));
 }
+
+}  // namespace call_prepare_memory_test

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+namespace call_row_numbers_test {
 using namespace tiffin;
 
 namespace {
@@ -324,3 +325,5 @@ TEST_CASE("row_numbers: rows that a router chooses learn in memory alone") {
     CHECK(made.failure().message() ==
           "values.weight: is to come with each call; rows that a router chooses learn in memory");
 }
+
+}  // namespace call_row_numbers_test

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace call_short_convolution_test {
 using namespace tiffin;
 
 namespace {
@@ -223,3 +224,5 @@ TEST_CASE("short_convolution: what is wrong is told, with its numbers, and nothi
     CHECK(std::all_of(y.begin(), y.end(), [](float one) { return one == 5.0f; }));
     CHECK(past[0].length() == 0);
 }
+
+}  // namespace call_short_convolution_test

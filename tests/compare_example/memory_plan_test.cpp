@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+namespace compare_example_memory_plan_test {
+
 namespace {
 
 // As at 2048 x 8192 in f32: SwiGLU, then layers of other sizes.
@@ -64,3 +66,5 @@ TEST_CASE("memory_plan: the first layer alone") {
     CHECK(plan.groups[0].sweep == 4e8);
     CHECK(plan.peak == 1e8 + 2e8 + 4e8);
 }
+
+}  // namespace compare_example_memory_plan_test

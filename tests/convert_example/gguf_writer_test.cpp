@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+namespace convert_example_gguf_writer_test {
 using namespace tiffin;
 using gguf_files::gguf_writer;
 using tiffin::io::gguf_array;
@@ -252,3 +253,5 @@ TEST_CASE("gguf_writer: on disk, complete or not at all") {
     CHECK(gguf_file::open(path).ok());
     CHECK(said(writer->write(folder / "none" / "model.gguf")).find("cannot be written") != std::string::npos);
 }
+
+}  // namespace convert_example_gguf_writer_test

@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace cpu_activations_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -438,3 +439,5 @@ TEST_CASE("activations: widths that their blocks do not divide") {
     CHECK(made.failure().message().find("activations") != std::string::npos);
     CHECK(try_prepare<mlp>(tensors.given(), simd<f32, f32, bf16>{}).ok());
 }
+
+}  // namespace cpu_activations_test

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <random>
 
+namespace cpu_amx_test {
 using namespace tiffin;
 using simd_detail::amx_shapes;
 using simd_detail::emulated_amx_unit;
@@ -183,3 +184,5 @@ TEST_CASE("amx: the instructions, to the bit, and the shapes that a thread had")
     unit.store<2>(back.data(), sizeof back[0]);
     CHECK(back == given);
 }
+
+}  // namespace cpu_amx_test

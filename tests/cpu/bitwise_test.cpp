@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+namespace cpu_bitwise_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -240,3 +241,5 @@ TEST_CASE("bitwise: the reference in pieces") {
     computed(x, ids, cut, more, tiffin_test::thread_per_task{});
     CHECK(whole == cut);
 }
+
+}  // namespace cpu_bitwise_test

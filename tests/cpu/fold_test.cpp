@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+namespace cpu_fold_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -223,3 +224,5 @@ TEST_CASE("fold: what is missing or does not fit is named") {
     CHECK(uneven.failure().code == errc::shape);
     CHECK(uneven.failure().what.find(std::to_string(vocab - 1)) != std::string::npos);
 }
+
+}  // namespace cpu_fold_test

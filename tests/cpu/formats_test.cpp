@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+namespace cpu_formats_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -275,3 +276,5 @@ TEST_CASE("formats: what a format cannot hold") {
     REQUIRE_FALSE(made.ok());
     CHECK(made.failure().code == errc::shape);
 }
+
+}  // namespace cpu_formats_test

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+namespace cuda_formats_test {
 using namespace tiffin;
 using namespace tiffin_test;
 using namespace tiffin_cuda_test;
@@ -95,3 +96,5 @@ TEST_CASE("bf16 is off by its roundings") {
         CHECK(std::sqrt(off / size) > 0x1p-12);  // it is bf16
     }
 }
+
+}  // namespace cuda_formats_test

@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <vector>
 
+namespace cuda_kinds_test {
+
 // A pool with its norm over branches that are routed, normed, chained and gated by the residual.
 TEST_CASE("conformance: modulated branches") {
     using branches = tiffin::parallel<tiffin::structmoe, tiffin::on_residual<tiffin::meki_training>>;
@@ -66,3 +68,5 @@ TEST_CASE("tokens are routed alike in large calls and in small ones") {
         if (all[i].expert != each[i].expert || all[i].weight != each[i].weight) ++different;
     CHECK(different == 0);
 }
+
+}  // namespace cuda_kinds_test

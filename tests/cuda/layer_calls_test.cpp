@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace cuda_layer_calls_test {
 using namespace tiffin;
 using namespace tiffin_cuda_test;
 
@@ -438,3 +439,5 @@ TEST_CASE("of more shapes than are kept, those met last are") {
     CHECK(y.here() == std::vector<float>(most * outputs, 18.0f));
 }
 #endif
+
+}  // namespace cuda_layer_calls_test

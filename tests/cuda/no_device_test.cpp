@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace cuda_no_device_test {
+
 namespace {
 
 void check_refusal(const tiffin::failure& said) {
@@ -43,3 +45,5 @@ TEST_CASE("layers and tables are refused in CUDA's own words") {
     REQUIRE_FALSE(rows.ok());
     check_refusal(rows.failure());
 }
+
+}  // namespace cuda_no_device_test

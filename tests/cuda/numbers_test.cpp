@@ -17,6 +17,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace cuda_numbers_test {
+
 namespace {
 
 namespace on_device = tiffin::cuda_detail;
@@ -116,3 +118,5 @@ TEST_CASE("quotients of 32 and of 64 bits") {
         }
     CHECK(on_device::divide(0, 5).quotient == 0);
 }
+
+}  // namespace cuda_numbers_test

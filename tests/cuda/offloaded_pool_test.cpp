@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-namespace tiffin_cuda_test {
+namespace cuda_offloaded_pool_test {
+using namespace tiffin_cuda_test;
 namespace {
 
 using tiffin::choice;
@@ -195,4 +196,4 @@ TEST_CASE("offloaded_pool: what is wrong is told, with its numbers") {
     CHECK(s.failure().code == tiffin::errc::token_id);
 }
 
-}  // namespace tiffin_cuda_test
+}  // namespace cuda_offloaded_pool_test

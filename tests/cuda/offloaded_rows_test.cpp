@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace tiffin_test {
+namespace cuda_offloaded_rows_test {
 
 // Not for the whole file: with `cuda` of tiffin's in sight, the code that nvcc generates does not find the
 // toolkit's.
@@ -308,4 +308,4 @@ TEST_CASE_FIXTURE(table_fixture, "a prefetch that failed is not taken for one th
 }
 #endif
 
-}  // namespace tiffin_test
+}  // namespace cuda_offloaded_rows_test

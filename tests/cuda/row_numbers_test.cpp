@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-namespace tiffin_test {
+namespace cuda_row_numbers_test {
+using namespace tiffin_test;
 
 // Not for the whole file: with `cuda` of tiffin's in sight, the code that nvcc generates does not find the
 // toolkit's.
@@ -159,4 +160,4 @@ TEST_CASE("chosen rows: an index outside what was gathered is told") {
                                              std::to_string(choices) + " each");
 }
 
-}  // namespace tiffin_test
+}  // namespace cuda_row_numbers_test

@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+namespace device_example_blocks_on_device_test {
 using namespace tiffin;
 
 namespace {
@@ -82,3 +83,5 @@ TEST_CASE("what is not in the list is refused by name, and so is a text that is 
     }
     CHECK_FALSE(with_block_on_device("ffn(gate(silu)", nothing).ok());
 }
+
+}  // namespace device_example_blocks_on_device_test

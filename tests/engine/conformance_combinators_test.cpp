@@ -12,6 +12,7 @@
 
 #include <string>
 
+namespace engine_conformance_combinators_test {
 using namespace tiffin;
 using namespace tiffin_test;
 
@@ -91,3 +92,5 @@ TEST_CASE("combinators: their cost follows from their parts") {
     CHECK(cost<mixture<tempered_top_2, blended, banked>>(shape).parameters ==
           4 * both.parameters + cost<banked>(shape).parameters + 4 * d);
 }
+
+}  // namespace engine_conformance_combinators_test

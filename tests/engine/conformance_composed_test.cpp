@@ -19,6 +19,7 @@
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 
+namespace engine_conformance_composed_test {
 using namespace tiffin;
 using tiffin_test::check;
 using tiffin_test::compose;
@@ -82,3 +83,5 @@ TEST_CASE("conformance: five projections, multiplied two by two") {
                        "sum(dense, named(dense, 'up_extra')), add)"));
 }
 #endif
+
+}  // namespace engine_conformance_composed_test

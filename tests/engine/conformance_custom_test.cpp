@@ -21,6 +21,7 @@
 #include <tuple>
 #include <type_traits>
 
+namespace engine_conformance_custom_test {
 using namespace tiffin;
 using tiffin_test::check;
 using tiffin_test::compose_on_both;
@@ -191,3 +192,5 @@ TEST_CASE("conformance: narrower registers") {
         check(what);
 }
 #endif
+
+}  // namespace engine_conformance_custom_test

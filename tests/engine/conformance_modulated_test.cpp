@@ -8,6 +8,7 @@
 #include "support/doctest.hpp"
 #include "support/policies.hpp"
 
+namespace engine_conformance_modulated_test {
 using namespace tiffin;
 using tiffin_test::check;
 using tiffin_test::compose;
@@ -81,3 +82,5 @@ TEST_CASE("conformance: mort over branches, in a branch") {
     check(compose<parallel<tiffin_test::mort_of_three<inner>, mlp>>(
         "parallel(mort(parallel(mlp, swiglu), num_layers=3), mlp)"));
 }
+
+}  // namespace engine_conformance_modulated_test

@@ -4,6 +4,7 @@
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 
+namespace engine_conformance_named_test {
 using tiffin_test::check;
 using tiffin_test::compose;
 using tiffin_test::compose_with_reference;
@@ -33,3 +34,5 @@ TEST_CASE("conformance: stem_gate") {
 TEST_CASE("conformance: stem_hybrid") {
     check(compose_with_reference<tiffin::stem_hybrid>("stem_hybrid"));
 }
+
+}  // namespace engine_conformance_named_test

@@ -4,6 +4,7 @@
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 
+namespace engine_conformance_relatives_test {
 using tiffin_test::check;
 using tiffin_test::compose;
 using tiffin_test::compose_with_reference;
@@ -74,3 +75,5 @@ TEST_CASE("conformance: Engram's gate") {
 TEST_CASE("conformance: LongCat's embedding") {
     check(compose<mean_of_five>("longcat_embedding(terms=5)"));
 }
+
+}  // namespace engine_conformance_relatives_test

@@ -5,6 +5,7 @@
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 
+namespace engine_conformance_routed_test {
 using namespace tiffin;
 using tiffin_test::check;
 using tiffin_test::compose;
@@ -82,3 +83,5 @@ TEST_CASE("conformance: hash mixture") {
     check(compose_with_reference<hash_moe<swiglu>>("hash_moe(swiglu)"));
 }
 #endif
+
+}  // namespace engine_conformance_routed_test

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
+namespace engine_conformance_sources_test {
 using namespace tiffin;
 
 namespace {
@@ -117,3 +118,5 @@ TEST_CASE_TEMPLATE("sources are interchangeable", Case, dense_case, table_case, 
     if constexpr (!std::is_same_v<typename Case::source, dense>) check_as_output<Case>();
 #endif
 }
+
+}  // namespace engine_conformance_sources_test

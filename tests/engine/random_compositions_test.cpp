@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <string>
 
+namespace engine_random_compositions_test {
 using namespace tiffin;
 
 namespace {
@@ -162,3 +163,5 @@ TEST_CASE("random compositions have the gradients that differences of the refere
     // Kinks and routes that change within a step of 2^-10 are rare: 1 of 8,500 numbers with the seed above.
     CHECK(all.rough * 100 < all.checked);
 }
+
+}  // namespace engine_random_compositions_test

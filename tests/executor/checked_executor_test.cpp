@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+namespace executor_checked_executor_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -216,3 +217,5 @@ TEST_CASE("checked_executor: what is computed beside layers, and rows of files")
         }
     }
 }
+
+}  // namespace executor_checked_executor_test

@@ -4,6 +4,7 @@
 #include "executor/in_child.hpp"
 #include "support/doctest.hpp"
 
+namespace executor_fork_mark_test {
 using namespace tiffin;
 using tiffin_test::holds_in_child;
 
@@ -34,3 +35,5 @@ TEST_CASE("fork_mark: where no page is to be had" NOT_UNDER_SANITIZERS) {
         return tells_children(mark);
     }));
 }
+
+}  // namespace executor_fork_mark_test

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+namespace executor_thread_gang_test {
 using namespace tiffin;
 using namespace std::chrono_literals;
 
@@ -114,3 +115,5 @@ TEST_CASE("thread_gang: a layer gives the bits that it gives on one thread") {
         CHECK(std::memcmp(alone.data(), together.data(), alone.size() * sizeof(float)) == 0);
     }
 }
+
+}  // namespace executor_thread_gang_test

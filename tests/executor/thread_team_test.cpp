@@ -23,6 +23,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+namespace executor_thread_team_test {
 using namespace tiffin;
 using namespace std::chrono_literals;
 
@@ -213,3 +214,5 @@ TEST_CASE("thread_team: a layer's output is that of one thread, to the bit") {
         CHECK(y == alone);
     }
 }
+
+}  // namespace executor_thread_team_test

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <limits>
 
+namespace format_format_test {
+
 namespace {
 
 // IEEE 754 binary16 and bfloat16 from their definition: sign, exponent, fraction.
@@ -226,3 +228,5 @@ TEST_CASE("formats have the names and sizes of safetensors") {
     CHECK(tiffin::bytes_of(dtype::q8_0, 64) == 68);
     CHECK(tiffin::bytes_of(dtype::q4_0, 64) == 36);
 }
+
+}  // namespace format_format_test

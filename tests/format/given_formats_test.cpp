@@ -16,6 +16,7 @@
 
 #include <doctest/doctest.h>
 
+namespace format_given_formats_test {
 using namespace tiffin;
 
 namespace {
@@ -122,3 +123,5 @@ TEST_CASE("given formats: rows are whole blocks") {
     CHECK(made.failure().message() ==
           "gate_proj.weight: has shape (8, 128); in Q4_K its last axis must be a multiple of 256");
 }
+
+}  // namespace format_given_formats_test

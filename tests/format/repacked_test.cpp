@@ -20,6 +20,7 @@
 
 #include <doctest/doctest.h>
 
+namespace format_repacked_test {
 using namespace tiffin;
 using tiffin_test::noise_blocks;
 using tiffin_test::numbers_of_blocks;
@@ -212,3 +213,5 @@ TEST_CASE("kept as given: a format that is only read cannot be asked for") {
     refused(simd<any_format, any_format>{{}, {dtype::q6_k}, {}}, "tables");
     refused(simd<any_format, any_format, f32>{{dtype::q6_k}, {}, {}}, "weights");
 }
+
+}  // namespace format_repacked_test

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+namespace fusion_fusion_test {
+
 namespace {
 
 using reg = tiffin::simd_detail::lanes<xsimd::default_arch>;
@@ -48,3 +50,5 @@ TEST_CASE("multiply") {
     check<tiffin::multiply>(inf, 0, inf * 0);
     CHECK(tiffin::multiply::flops() == 1);
 }
+
+}  // namespace fusion_fusion_test

@@ -24,6 +24,7 @@
 
 #include <unistd.h>
 
+namespace io_basic_reading_ring_test {
 using namespace tiffin;
 
 namespace {
@@ -339,3 +340,5 @@ TEST_CASE_TEMPLATE("reading ring: none can be had, at first or instead of one th
     CHECK_FALSE(reader.works());
     CHECK(read(reader, 150).ok());
 }
+
+}  // namespace io_basic_reading_ring_test

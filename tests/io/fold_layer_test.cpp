@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace io_fold_layer_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -208,3 +209,5 @@ TEST_CASE("fold_layer: nothing to fold") {
     CHECK(s.failure().where == "block");
     CHECK_FALSE(std::filesystem::exists(folded));
 }
+
+}  // namespace io_fold_layer_test

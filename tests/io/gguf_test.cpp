@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+namespace io_gguf_test {
 using namespace tiffin;
 using tiffin::io::gguf_array;
 using tiffin::io::gguf_file;
@@ -226,3 +227,5 @@ TEST_CASE("gguf: what is wrong is said") {
     CHECK(refused(gguf_bytes().tensor(hostile, {65}, one).bytes()).find("tensor 'w\\x0a\\x1b'") !=
           std::string::npos);
 }
+
+}  // namespace io_gguf_test

@@ -29,6 +29,7 @@
 #include <system_error>
 #include <vector>
 
+namespace io_layer_file_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -310,3 +311,5 @@ TEST_CASE("layer files: a file that was read already") {
     CHECK(refused.failure().code == errc::option);
     CHECK(refused.failure().where == "top_k");
 }
+
+}  // namespace io_layer_file_test

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+namespace io_layer_options_test {
 using tiffin::errc;
 using tiffin::io::layer_options;
 
@@ -129,3 +130,5 @@ TEST_CASE("layer options: whole numbers from 1 up") {
         CHECK(got == 7);
     }
 }
+
+}  // namespace io_layer_options_test

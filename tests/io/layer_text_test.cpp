@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+namespace io_layer_text_test {
 using namespace tiffin;
 
 namespace {
@@ -131,3 +132,5 @@ TEST_CASE("layer texts: compositions, and what is refused") {
     for (int i = 0; i < 40; ++i) nested[(keys += "base.") + "block"] = "retoken";
     CHECK(text(nested).find("block: lies deeper than 32 blocks inside one another") != std::string::npos);
 }
+
+}  // namespace io_layer_text_test

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+namespace io_model_test {
 using namespace tiffin;
 using tiffin::io::described_layer;
 using tiffin_test::gguf_bytes;
@@ -114,3 +115,5 @@ TEST_CASE("model: what is wrong is said with the file") {
               ": layer 0: down_proj.weight: has shape (96, 64); its axis 0 must be d_model = 64, as in "
               "gate_proj.weight");
 }
+
+}  // namespace io_model_test

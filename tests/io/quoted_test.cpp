@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+namespace io_quoted_test {
 using tiffin::errc;
 using tiffin::failure;
 using tiffin::detail::in_quotes;
@@ -107,3 +108,5 @@ TEST_CASE("layer options: endless values leave room for what is wrong") {
         CHECK(unknown.check_all_known("glu").failure().where == key);
     }
 }
+
+}  // namespace io_quoted_test

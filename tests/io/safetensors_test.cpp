@@ -28,6 +28,8 @@
 #    include <csignal>
 #endif
 
+namespace io_safetensors_test {
+
 using tiffin::dtype;
 using tiffin::errc;
 using tiffin::tensor_view;
@@ -829,3 +831,5 @@ TEST_CASE("safetensors: a write that stops half-way leaves the old file and noth
     CHECK(safetensors_file::open(path).ok());
 }
 #endif
+
+}  // namespace io_safetensors_test

@@ -17,6 +17,7 @@
 
 #include <doctest/doctest.h>
 
+namespace io_side_file_test {
 using namespace tiffin;
 using tiffin_test::random_rows;
 
@@ -136,3 +137,5 @@ TEST_CASE("side file: names that belong to no layer, and weights that the model 
     CHECK(wrong.failure().what.find("side_proj: the model's block has no weights of this name") !=
           std::string::npos);
 }
+
+}  // namespace io_side_file_test

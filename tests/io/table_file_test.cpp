@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+namespace io_table_file_test {
 using namespace tiffin;
 
 namespace {
@@ -120,3 +121,5 @@ TEST_CASE("table files: blocks are written as bytes, found as numbers") {
         CHECK(refused.failure().code == errc::shape);
     }
 }
+
+}  // namespace io_table_file_test

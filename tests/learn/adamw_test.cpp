@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+namespace learn_adamw_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -746,3 +747,5 @@ TEST_CASE("learning rate: without a warm-up, without a fall, and runs shorter th
     CHECK(usual.at(0) == 1e-3);
     CHECK(usual.at(1) == doctest::Approx(1e-4));
 }
+
+}  // namespace learn_adamw_test

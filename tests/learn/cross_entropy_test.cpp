@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+namespace learn_cross_entropy_test {
 using namespace tiffin;
 
 namespace {
@@ -422,3 +423,5 @@ TEST_CASE_TEMPLATE("cross entropy: what is wrong is found before anything is wri
     none.targets[1] = 0;
     CHECK_FALSE(none.run().ok());
 }
+
+}  // namespace learn_cross_entropy_test

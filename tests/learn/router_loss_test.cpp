@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+namespace learn_router_loss_test {
 using namespace tiffin;
 
 namespace {
@@ -428,3 +429,5 @@ TEST_CASE("router loss: a mixture learns from it, and x too") {
     check(given.of("router.weight"), router);
     check(x.data(), dx);
 }
+
+}  // namespace learn_router_loss_test

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+namespace learn_stored_table_test {
 using namespace tiffin;
 
 namespace {
@@ -239,3 +240,5 @@ TEST_CASE("stored table: what is wrong is told") {
     REQUIRE_FALSE(outside.ok());
     CHECK(outside.failure().code == errc::token_id);
 }
+
+}  // namespace learn_stored_table_test

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 
+namespace modulator_modulator_norm_test {
 using namespace tiffin;
 
 namespace {
@@ -40,3 +41,5 @@ TEST_CASE("modulators: two of MoRT's experts per token, another router as it is"
     CHECK(modulator_pool<>{.num_layers = 28}.check().ok());
     CHECK(modulator_pool<>{}.check().failure().where == "num_layers");
 }
+
+}  // namespace modulator_modulator_norm_test

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace norm_norm_test {
 using tiffin_test::bounded;
 
 namespace {
@@ -151,3 +152,5 @@ TEST_CASE("norms by hand") {
     CHECK(normalise<double>(tiffin::no_norm{}, r)[0] == 3.0);
     CHECK(normalise<float>(tiffin::no_norm{}, r)[1] == 4.0f);
 }
+
+}  // namespace norm_norm_test

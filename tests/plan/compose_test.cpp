@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+namespace plan_compose_test {
 using namespace tiffin;
 using namespace tiffin_test;
 
@@ -311,3 +312,5 @@ TEST_CASE("compose: what is wrong, and where") {
     refused(held, "'blend' at byte ");
     CHECK(composed(held).find("holds more than 32 values at a time") != std::string::npos);
 }
+
+}  // namespace plan_compose_test

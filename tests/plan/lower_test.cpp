@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace plan_lower_test {
 using namespace tiffin;
 using detail::node_role;
 using detail::router_kind;
@@ -91,3 +92,5 @@ constexpr std::size_t nodes(const plan_node& node) {
     return n;
 }
 static_assert(nodes(lower(mlp{})) == 4);
+
+}  // namespace plan_lower_test

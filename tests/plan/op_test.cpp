@@ -26,6 +26,7 @@
 #include <tuple>
 #include <vector>
 
+namespace plan_op_test {
 using namespace tiffin;
 
 namespace {
@@ -165,3 +166,5 @@ TEST_CASE("ops: as many operands as there may be") {
 TEST_CASE("ops: temporaries that wait for each other, sixteen deep") {
     check_sizes(ffn<gate<silu>, chain_of<0, 16>::type>{});
 }
+
+}  // namespace plan_op_test

@@ -13,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+namespace plan_text_test {
 using namespace tiffin;
 
 namespace {
@@ -219,3 +220,5 @@ TEST_CASE("a broken text is refused in one line, or is another text") {
     }
     CHECK(refusals > 1'000);
 }
+
+}  // namespace plan_text_test

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+namespace reference_reference_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -238,3 +239,5 @@ TEST_CASE("reference: fusion add, sums, names, and a norm") {
         return y;
     });
 }
+
+}  // namespace reference_reference_test

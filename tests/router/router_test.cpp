@@ -16,6 +16,7 @@
 #include <set>
 #include <vector>
 
+namespace router_router_test {
 using namespace tiffin;
 
 namespace {
@@ -178,3 +179,5 @@ TEST_CASE("routers: numbers first, NaN last") {
     CHECK(experts_of(chosen_by(topk_softmax{3}, std::vector<float>{nan_value, -infinity, nan_value, 1.0f})) ==
           std::vector<std::int32_t>{3, 1, 0});
 }
+
+}  // namespace router_router_test

@@ -22,6 +22,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace router_row_router_test {
 using namespace tiffin;
 
 namespace {
@@ -259,3 +260,5 @@ TEST_CASE("row routers: layers share a table where it lies") {
         CHECK(std::find(in_place.begin(), in_place.end(), "values.weight") != in_place.end());
     }
 }
+
+}  // namespace router_row_router_test

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace runtime_any_layer_test {
 using namespace tiffin;
 using tiffin_test::random_ids;
 using tiffin_test::random_rows;
@@ -120,3 +121,5 @@ TEST_CASE("any_layer: copies share the layer and keep what it needs alive") {
     copy = any_layer();
     CHECK(watch.use_count() == 1);
 }
+
+}  // namespace runtime_any_layer_test

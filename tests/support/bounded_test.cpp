@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+namespace support_bounded_test {
 using tiffin_test::bounded;
 using tiffin_test::nan_result;
 using tiffin_test::order;
@@ -252,3 +253,5 @@ TEST_CASE_TEMPLATE("bounded: a wrong formula is outside the bound", Sums, as_wri
     MESSAGE("found of 100: gelu for gelu_tanh ", swapped, ", bias ", no_bias, ", term ", lost_term, ", eps ",
             no_eps);
 }
+
+}  // namespace support_bounded_test

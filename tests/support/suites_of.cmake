@@ -1,4 +1,5 @@
-# Prints the suites that test FILES, one per line: <room>.<thing>. -DTESTS: the folder of the tests.
+# Prints the suites that test FILES, one per line: <room>.<thing>, and again with +gradients where it tests these too.
+# -DTESTS: the folder of the tests.
 cmake_minimum_required(VERSION 3.25)
 
 set(headers "")
@@ -22,11 +23,15 @@ function(tiffin_suite suite)
   if((concerned OR suite IN_LIST changed_suites) AND NOT suite MATCHES "^cuda/")
     string(REPLACE "/" "." name ${suite})
     message(NOTICE ${name})
-    if(_LEARNS OR _LEARNS_SMALL OR _LEARNS_BY_TYPE)
+    if(_LEARNS OR _LEARNS_SMALL)
+      message(NOTICE ${name}+gradients)
+    elseif(_LEARNS_BY_TYPE)
       string(REGEX REPLACE "^[^/]+/(conformance_)?" "train." name ${suite})
       message(NOTICE ${name})
     endif()
   endif()
+endfunction()
+function(tiffin_test_program)
 endfunction()
 function(tiffin_other_test)
 endfunction()

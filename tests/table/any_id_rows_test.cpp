@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+namespace table_any_id_rows_test {
 using namespace tiffin;
 
 namespace {
@@ -115,3 +116,5 @@ TEST_CASE("any_id_rows: a table without rows, and rows without numbers") {
             CHECK(any_id_rows(empty, outside).read(ids_type{1, 7, 0}, nullptr).ok());
     }
 }
+
+}  // namespace table_any_id_rows_test

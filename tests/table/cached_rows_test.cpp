@@ -20,6 +20,8 @@
 
 #include <unistd.h>
 
+namespace table_cached_rows_test {
+
 #if defined(__has_feature)
 #    if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #        define TIFFIN_TEST_SANITIZED
@@ -297,3 +299,5 @@ TEST_CASE("cached_rows: several threads") {
     for (std::thread& t : threads) t.join();
     CHECK(wrong == std::vector<int>(4, 0));
 }
+
+}  // namespace table_cached_rows_test

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+namespace table_edits_test {
 using namespace tiffin;
 using ids_type = std::vector<std::int32_t>;
 
@@ -231,3 +232,5 @@ TEST_CASE("edits: rows without numbers, and tables without rows") {
     CHECK(of_none.replace(0, 0).failure().code == errc::token_id);
     CHECK(of_none.read({}, nullptr).ok());
 }
+
+}  // namespace table_edits_test

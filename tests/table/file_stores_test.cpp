@@ -33,6 +33,7 @@
 #include <sys/resource.h>
 #include <csignal>
 
+namespace table_file_stores_test {
 using namespace tiffin;
 
 namespace {
@@ -572,3 +573,5 @@ TEST_CASE("add_table: progress, and a disk that is full") {
     }
     CHECK(folder.files() == 1);
 }
+
+}  // namespace table_file_stores_test

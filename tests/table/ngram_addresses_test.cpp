@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+namespace table_ngram_addresses_test {
 using namespace tiffin;
 
 namespace {
@@ -288,3 +289,5 @@ TEST_CASE("ngram_addresses: what is wrong is told before anything changes") {
     CHECK(rows == ids_type(8, -5));
     CHECK(past[0].length() + past[1].length() == 0);
 }
+
+}  // namespace table_ngram_addresses_test

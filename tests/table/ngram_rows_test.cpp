@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+namespace table_ngram_rows_test {
 using namespace tiffin;
 
 namespace {
@@ -146,3 +147,5 @@ TEST_CASE("ngram_rows: what is wrong is told, with its numbers") {
     says(memory.prefetch(std::vector<std::int32_t>{3, 0, 0, -1}), errc::token_id, "rows", "rows[3] = -1");
     CHECK(memory.gather(std::vector<std::int32_t>{3, 4}).ok());
 }
+
+}  // namespace table_ngram_rows_test

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+namespace table_pool_schedule_test {
 using namespace tiffin;
 
 namespace {
@@ -364,3 +365,5 @@ TEST_CASE("pool_schedule and token_router: what is wrong is told, with its numbe
     says(router(std::span<const float>(w.gate).first(5 * d), room), errc::size, "prepared for 4");
     says(router(std::span<const float>(w.gate).first(4 * d), room), errc::size, "has room for 10");
 }
+
+}  // namespace table_pool_schedule_test

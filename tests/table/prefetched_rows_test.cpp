@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+namespace table_prefetched_rows_test {
 using namespace tiffin;
 
 namespace {
@@ -457,3 +458,5 @@ TEST_CASE("row_schedule: in a child of fork()" NOT_UNDER_TSAN) {
     c.leave.release();
     check_rows(rows->next(), ids, 3);
 }
+
+}  // namespace table_prefetched_rows_test

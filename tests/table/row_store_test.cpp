@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace table_row_store_test {
 using namespace tiffin;
 
 namespace {
@@ -122,3 +123,5 @@ TEST_CASE("row_store: rows without numbers, and tables without rows, through wha
             CHECK(rows.gather(std::vector<std::int32_t>{0}).failure().code == errc::token_id);
     }
 }
+
+}  // namespace table_row_store_test

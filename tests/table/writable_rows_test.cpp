@@ -38,6 +38,7 @@
 #include <unistd.h>
 #include <csignal>
 
+namespace table_writable_rows_test {
 using namespace tiffin;
 using tiffin_test::random_numbers;
 using tiffin_test::scratch_folder;
@@ -1495,3 +1496,5 @@ TEST_CASE("writable rows: several threads that read, between writes") {
         if (round == 2) REQUIRE(rows.commit().ok());
     }
 }
+
+}  // namespace table_writable_rows_test

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace train_simd_product_test {
 using namespace tiffin;
 
 namespace {
@@ -154,3 +155,5 @@ TEST_CASE("training with products in bf16: near the step in f32, and other bits"
     for (std::size_t i = 0; i < ours.size(); ++i)
         if (ours[i].shape.rank() == 2) near(theirs[i].data, ours[i].data, ours[i].shape.elements());
 }
+
+}  // namespace train_simd_product_test

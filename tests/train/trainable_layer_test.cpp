@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+namespace train_trainable_layer_test {
 using namespace tiffin;
 using tiffin_test::double_tensors;
 using tiffin_test::random_ids;
@@ -514,3 +515,5 @@ TEST_CASE("training: tensors in other formats, and memory that fits no tensor") 
     REQUIRE_FALSE(inference);
     refused(inference.failure(), errc::dtype, "gate_proj.weight", "has dtype F64");
 }
+
+}  // namespace train_trainable_layer_test

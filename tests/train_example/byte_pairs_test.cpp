@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+namespace train_example_byte_pairs_test {
+
 namespace {
 
 using ids = std::vector<std::int32_t>;
@@ -263,3 +265,5 @@ TEST_CASE("byte pairs: learning tells how far it is") {
     byte_pairs::learn({"ab ab abc", "ab ab"}, 267, tell);
     CHECK(told == std::vector<std::pair<std::size_t, std::size_t>>{{0, 10}, {1, 10}, {2, 10}, {10, 10}});
 }
+
+}  // namespace train_example_byte_pairs_test

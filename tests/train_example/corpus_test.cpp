@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+namespace train_example_corpus_test {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -345,3 +347,5 @@ TEST_CASE("corpus: the usual places are there, and hold no code") {
         CHECK((fs::is_directory(path) || path.extension() == ".pod"));
     }
 }
+
+}  // namespace train_example_corpus_test

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+namespace train_example_language_model_test {
+
 namespace {
 
 constexpr std::size_t length = 6, sequences = 2, rows = length * sequences;
@@ -234,3 +236,5 @@ TEST_CASE("language model: steps bring the loss down, and the same on several th
     }
     CHECK(ends[0] == ends[1]);
 }
+
+}  // namespace train_example_language_model_test

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+namespace train_example_text_batches_test {
 using ids = std::vector<std::int32_t>;
 
 TEST_CASE("batches: every sequence once per epoch, in an order of the seed's") {
@@ -35,3 +36,5 @@ TEST_CASE("batches: every sequence once per epoch, in an order of the seed's") {
                          "the text has 4 tokens; one sequence and the token behind it take 5",
                          std::invalid_argument);
 }
+
+}  // namespace train_example_text_batches_test
