@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/call/prepare.hpp>
+#include <tiffin/plan/tensors_needed.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/source/routes_of.hpp>
 

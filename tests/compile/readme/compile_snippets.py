@@ -7,7 +7,8 @@ A block that contains `int main` is a whole program. Any other is the body of a 
 `#include <tiffin/tiffin.hpp>`, without `using namespace tiffin`: it names what it uses. What a function
 cannot hold goes before it, in the block's order: lines that begin with `#include`, and definitions and
 aliases whose first line begins, without indentation, with struct, class, enum, template, concept,
-namespace or using, up to the end of that paragraph.
+namespace or using, up to the end of that paragraph. Bodies of functions are compiled together, each in a namespace
+of its own, and one by one if that fails, to tell which.
 
 The first page must have a block; others may have none. Blocks that no C++ compiler reads alone have another
 fence (```cuda, ```sh).
@@ -23,6 +24,7 @@ import tempfile
 # Any indentation, as in a list; the closing fence is at least as long as the opening one.
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,})cpp[ \t]*\n(?P<code>.*?)^[ \t]*(?P=fence)`*[ \t]*$",
                    re.M | re.S)
+MAIN = re.compile(r"\bint main\b")
 DEFINITION = re.compile(r"(struct|class|enum|template|concept|namespace|using)\b")
 
 
@@ -49,30 +51,30 @@ def paragraphs_of(code):
         yield "\n".join(piece)
 
 
-def program_of(code):
-    if re.search(r"\bint main\b", code):
-        return code
-    before, body = [], []
+def parts_of(code):
+    """What includes, what goes before the function, and its body."""
+    includes, before, body = [], [], []
     for piece in paragraphs_of(code):
         first = next((line for line in piece.split("\n") if line and not line.startswith("//")), "")
-        (before if first.startswith("#include") or DEFINITION.match(first) else body).append(piece)
-    return "\n".join(["#include <tiffin/tiffin.hpp>", *before, "void page_block_() {", *body, "}", ""])
+        (includes if first.startswith("#include") else before if DEFINITION.match(first) else body).append(piece)
+    return includes, before, body
+
+
+def program_of(codes):
+    """One program of all; what one names as ::x is in its namespace then."""
+    parts = [parts_of(code) for code in codes]
+    lines = ["#include <tiffin/tiffin.hpp>", *(line for includes, _, _ in parts for line in includes)]
+    for number, (_, before, body) in enumerate(parts):
+        text = "\n".join([*before, "void page_block_() {", *body, "}"])
+        if len(codes) > 1:
+            space = f"page_block_{number}"
+            text = f"namespace {space} {{\n" + re.sub(r"(?<![\w>])::(?=\w)", f"{space}::", text) + "\n}"
+        lines.append(text)
+    return "\n".join([*lines, ""])
 
 
 def run(command):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def read_umbrella_once(compiler, flags, folder):
-    """Leaves the umbrella precompiled where g++ looks first, which then reads it in a tenth of the time.
-    Another compiler, or a failure, changes nothing but the time."""
-    if "Free Software Foundation" not in run([compiler, "--version"]).stdout:
-        return
-    umbrella, precompiled = folder / "umbrella.hpp", folder / "tiffin" / "tiffin.hpp.gch"
-    umbrella.write_text("#include <tiffin/tiffin.hpp>\n", encoding="utf-8")
-    precompiled.parent.mkdir()
-    if run([compiler, *flags, "-x", "c++-header", str(umbrella), "-o", str(precompiled)]).returncode != 0:
-        precompiled.unlink(missing_ok=True)
 
 
 def main():
@@ -91,14 +93,24 @@ def main():
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        read_umbrella_once(compiler, flags, folder)
+
+        def compiles(name, text):
+            source = folder / f"{name}.cpp"
+            source.write_text(text, encoding="utf-8")
+            ran = run([compiler, *flags, "-fsyntax-only", str(source)])
+            return ran.returncode == 0, ran.stdout
+
+        bodies = [code for _, _, code in blocks if not MAIN.search(code)]
+        together, _ = compiles("all", program_of(bodies))
         for page, line, code in blocks:
-            source = folder / f"{pathlib.Path(page).stem}_line_{line}.cpp"
-            source.write_text(program_of(code), encoding="utf-8")
-            ran = run([compiler, f"-I{folder}", *flags, "-fsyntax-only", str(source)])
-            print(f"{page}:{line}: {'compiles' if ran.returncode == 0 else 'does not compile'}", flush=True)
-            if ran.returncode != 0:
-                print(source.read_text(encoding="utf-8"), ran.stdout, sep="\n", flush=True)
+            is_program = MAIN.search(code)
+            if together and not is_program:
+                continue
+            text = code if is_program else program_of([code])
+            done, said = compiles(f"{pathlib.Path(page).stem}_line_{line}", text)
+            print(f"{page}:{line}: {'compiles' if done else 'does not compile'}", flush=True)
+            if not done:
+                print(text, said, sep="\n", flush=True)
                 failed += 1
     print(f"{len(blocks)} blocks of {len(pages)} pages, {failed} failed")
     return 1 if failed else 0
