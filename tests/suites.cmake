@@ -19,7 +19,8 @@
 #           Those of other rooms than cuda only with TIFFIN_TEST_EMULATED on the emulated one: minutes.
 # LEARNS    the same program for the gradients of its texts: train.<thing>, in the form `full`. LEARNS_SMALL: in the
 #           other forms too; these have every part that memory is handed between. LEARNS_BY_TYPE: as a program of its own.
-# OWN_NEW   counts allocations by an operator new of its own, which the sanitizers have too: not under them.
+# UNSANITIZED  counts allocations by an operator new of its own, or measures memory, and sanitizers have their own of
+#           both: a program of its own, and not under them.
 # HOST_ONLY by nvcc, but needs no device: cuda.host.<thing>.
 # NVCC_ONLY not on the emulated device.
 # NVCC_LONG takes nvcc minutes: not in the form `device_quick`.
@@ -28,7 +29,7 @@
 #   full          all suites, in full (the preset test)
 #   small         all suites, the heavy ones in their small form, optimised as the preset says (sanitize)
 #   threads       those with THREADS, likewise (threads)
-#   unsanitized   those with OWN_NEW, likewise (clang, with which sanitize compiles the others)
+#   unsanitized   those with UNSANITIZED, likewise (clang, with which sanitize compiles the others)
 #   kernels       those with ARM, in full (aarch64)
 #   device        what nvcc compiles, alone (benchmarks/cuda/on_a_device.sh)
 #   device_quick  the same without NVCC_LONG (cuda)
@@ -129,10 +130,10 @@ tiffin_test_program(train)
 tiffin_suite(train/trainable_layer
              TESTS plan/formula.hpp train/prepare_training.hpp train/run_training.hpp train/training_checks.hpp train/training_options.hpp
                    train/parameter.hpp train/chain_rows.hpp train/trained_router.hpp format/f64.hpp)
-tiffin_suite(train/simd_product O1 TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
+tiffin_suite(train/simd_product O1 HEAVY TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(learn/cross_entropy THREADS)
 tiffin_suite(learn/router_loss)
-tiffin_suite(train/training_allocation OWN_NEW TESTS train/run_training.hpp)
+tiffin_suite(train/training_allocation UNSANITIZED TESTS train/run_training.hpp)
 tiffin_suite(learn/stored_table TESTS learn/learning_rows.hpp)
 tiffin_suite(learn/adamw
              THREADS TESTS learn/adamw_step.hpp learn/adamw_update.hpp learn/learning_rate.hpp named_memory.hpp)
@@ -168,11 +169,11 @@ tiffin_suite(bind/limits ARM TESTS bind/sizes.hpp aligned_buffer.hpp call/carrie
 
 # ---- layers and calls ----
 tiffin_test_program(call)
-tiffin_suite(call/allocation OWN_NEW TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
+tiffin_suite(call/allocation UNSANITIZED TESTS call/layer.hpp call/prepare.hpp call/run_layer.hpp)
 tiffin_suite(call/call_forms TESTS call/layer.hpp view.hpp)
 tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp)
 tiffin_suite(call/onto_inputs HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
-tiffin_suite(call/prepare_memory TESTS call/prepare.hpp)
+tiffin_suite(call/prepare_memory UNSANITIZED TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
 
 # ---- executors ----

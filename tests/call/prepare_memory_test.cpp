@@ -15,15 +15,6 @@ namespace call_prepare_memory_test {
 
 namespace {
 
-// Sanitizers keep freed memory and shadows of all of it; what this test measures is theirs then.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool sanitized = true;
-#elif defined(__has_feature)
-constexpr bool sanitized = __has_feature(address_sanitizer);
-#else
-constexpr bool sanitized = false;
-#endif
-
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
 // The most memory this process has had at a time, in bytes; 0 where the system does not tell.
@@ -41,7 +32,7 @@ std::size_t peak() {
 }  // namespace
 
 // One test case: a peak does not sink again.
-TEST_CASE("prepare for simd: given + packed + 64 MiB at the most" * doctest::skip(sanitized)) {
+TEST_CASE("prepare for simd: given + packed + 64 MiB at the most") {
     if (peak() == 0) {
         MESSAGE("not tested: there is no VmHWM in /proc/self/status");
         return;
