@@ -11,7 +11,7 @@
 #           about at least one, and asserts all there is to assert of each.
 # THREADS   several threads share memory in it: runs under the thread sanitizer too.
 # O3        a program of its own, optimised as its kernels are used in the form `full`, and at -O1 in the small form.
-# O1        likewise, at -O1 in the form `full`: unoptimised it runs for minutes.
+# O1        likewise, at -O1 in the form `full`: unoptimised it would run for a minute and more.
 #           The others are not optimised in the form `full`: dozens of compositions and their oracles take minutes to
 #           optimise. The kernels that they link are.
 # ARM       runs on 64-bit Arm under an emulator too (the form `kernels`).
@@ -211,13 +211,13 @@ tiffin_suite(mpi/sharded_gradients)
 tiffin_test_program(io)
 tiffin_suite(io/safetensors
              TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
-                             io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
+                   io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
 tiffin_suite(io/model TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
-                                      io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
-                                      io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
+                            io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
+                            io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file)
 tiffin_suite(io/table_file)
 tiffin_suite(io/layer_file TESTS io/layer_options.hpp runtime/any_layer.hpp)

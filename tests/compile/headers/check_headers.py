@@ -160,7 +160,6 @@ inline float load(int i) noexcept { return 1; }
 """
 
 
-# Three headers: what is declared, another one that uses it, and words that only look like uses.
 def check_the_checks():
     bad = list(faults(Header("bad", BAD), {"iostream"}))
     for what in ("ASCII", "lines", "pragma once", "'std::cout'", "'printf('", "'abort('", "'exit('", "namespace",

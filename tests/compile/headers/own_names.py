@@ -6,7 +6,6 @@ import re
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"'
                    r"|(?<!\w)'(?:[^'\\\n]|\\[^\n][^'\n]*)'", re.S)
 
-
 # Uses that a check of text refuses, and why they stay.
 ALLOWED = {
     # config.hpp defines it and then includes this header, which nothing else includes.
@@ -237,6 +236,7 @@ class Library:
                     yield word.line, f"uses {word} of {' or '.join(sorted(whole))} and does not include it"
 
 
+# For the check of the checks: what is declared, another header that uses it, and words that only look like uses.
 DECLARES = """#pragma once
 #define TIFFIN_TWICE(x) (2 * (x))
 TIFFIN_BEGIN
