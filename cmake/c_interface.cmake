@@ -19,7 +19,7 @@ set(folder ${CMAKE_CURRENT_LIST_DIR}/compiled)
 # A minute each, and so by themselves: the examples link them too.
 foreach(backend IN ITEMS simd eigen reference)
   add_library(tiffin_c_${backend} OBJECT ${folder}/c_${backend}.cpp)
-  target_link_libraries(tiffin_c_${backend} PRIVATE tiffin_io)
+  target_link_libraries(tiffin_c_${backend} PRIVATE tiffin_io tiffin_kernels)
   target_compile_options(tiffin_c_${backend} PRIVATE ${flags} $<$<CONFIG:>:-O3 -DNDEBUG>)
   set_target_properties(tiffin_c_${backend} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
@@ -27,7 +27,7 @@ foreach(backend IN ITEMS simd eigen reference)
 endforeach()
 add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${backends})
 add_library(tiffin::c ALIAS tiffin_c)
-target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:Threads::Threads>)
+target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_kernels> $<BUILD_INTERFACE:Threads::Threads>)
 target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h)
 # A version of 0.x promises nothing to the next minor one.
 set_target_properties(tiffin_c PROPERTIES

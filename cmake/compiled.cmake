@@ -8,6 +8,9 @@ target_link_libraries(tiffin_kernels PUBLIC tiffin)
 target_compile_definitions(tiffin_kernels PUBLIC TIFFIN_COMPILED)
 # Without a build type nothing would be optimised; the kernels are never useful so.
 target_compile_options(tiffin_kernels PUBLIC ${flags} PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)
+# For the shared library of the C interface too.
+set_target_properties(tiffin_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON
+                      CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
 set(sources "")
 foreach(group IN ITEMS DENSE STEM ROUTED MEMORY MODULATED)
