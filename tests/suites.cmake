@@ -257,8 +257,8 @@ tiffin_suite(analysis/routing)
 # ---- devices ----
 tiffin_suite(cuda/numbers DEVICE HOST_ONLY TESTS cuda/values.hpp)
 tiffin_suite(cuda/kinds
-             DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/row_router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp
-                                    cuda/engine/mixture.hpp cuda/engine/rows.hpp cuda/engine/steps.hpp)
+             HEAVY DEVICE NVCC_LONG TESTS cuda/router.hpp cuda/row_router.hpp cuda/grouping.hpp cuda/mixture.hpp cuda/bank.hpp
+                                          cuda/engine/mixture.hpp cuda/engine/rows.hpp cuda/engine/steps.hpp)
 tiffin_suite(cuda/formats DEVICE NVCC_LONG TESTS cuda/product.hpp cuda/tiled_product.hpp cuda/kernels.hpp)
 tiffin_suite(cuda/layer_calls
              DEVICE TESTS cuda/backend.hpp cuda/call.hpp cuda/call_checks.hpp cuda/blas.hpp cuda/uploads.hpp
