@@ -27,48 +27,6 @@ inline constexpr std::size_t lanes_of = 0;
 template <std::size_t N>
 inline constexpr std::size_t lanes_of<pack<N>> = N;
 
-// The rows of a delay: returns those of an earlier call and stores this call's in their slot.
-template <codec Format>
-struct exchanged_value {
-    const float* sent;
-    std::size_t width;
-    matrix_view<float> carried;
-    bool is_due;
-    token_range tokens;
-
-    template <std::size_t N>
-    __device__ pack<N> at(std::size_t t, std::size_t feature, std::size_t count) const {
-        float* const slot = carried.row(tokens.row(t)) + feature;
-        const pack<N> taken = is_due ? load<f32, N>(slot, count) : pack<N>(0.0f);
-        store<f32, N>(load<f32, N>(sent + t * width + feature, count), slot, count);
-        return taken;
-    }
-};
-
-// Writes values to rows of one format, `stride` elements apart.
-template <codec To>
-struct row_write {
-    typename To::storage* data;
-    std::size_t stride;
-
-    template <std::size_t N>
-    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
-                               std::size_t count) const {
-        store<To, N>(v, data + t * stride + feature, count);
-    }
-};
-// Writes complete values to their destination.
-template <codec Format>
-struct put_values {
-    device_rows<Format> to;
-
-    template <std::size_t N>
-    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
-                               std::size_t count) const {
-        to.put(t, feature, v, count);
-    }
-};
-
 // The types and operations that the engines (engine/) use as Target.
 template <codec Format>
 struct device {

@@ -1,10 +1,11 @@
-// Kernels that evaluate a source's formula, after its products.
+// Kernels that evaluate a source's formula, after its products; what the values are written to.
 #pragma once
 
 #include <tiffin/cuda/call.hpp>
 #include <tiffin/cuda/engine/view.hpp>
 #include <tiffin/cuda/kernels.hpp>
 #include <tiffin/format/concepts.hpp>
+#include <tiffin/view.hpp>
 
 #include <cstddef>
 
@@ -159,6 +160,48 @@ struct scale_body {
         if (g.rank() == 0)
             view.state_of(t)[view.tensor_slots[First].state] =
                 static_cast<float>(scale_of_row(node, sums, static_cast<float>(view.outputs)));
+    }
+};
+
+// The rows of a delay: returns those of an earlier call and stores this call's in their slot.
+template <codec Format>
+struct exchanged_value {
+    const float* sent;
+    std::size_t width;
+    matrix_view<float> carried;
+    bool is_due;
+    token_range tokens;
+
+    template <std::size_t N>
+    __device__ pack<N> at(std::size_t t, std::size_t feature, std::size_t count) const {
+        float* const slot = carried.row(tokens.row(t)) + feature;
+        const pack<N> taken = is_due ? load<f32, N>(slot, count) : pack<N>(0.0f);
+        store<f32, N>(load<f32, N>(sent + t * width + feature, count), slot, count);
+        return taken;
+    }
+};
+
+// Writes values to rows of one format, `stride` elements apart.
+template <codec To>
+struct row_write {
+    typename To::storage* data;
+    std::size_t stride;
+
+    template <std::size_t N>
+    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
+                               std::size_t count) const {
+        store<To, N>(v, data + t * stride + feature, count);
+    }
+};
+// Writes complete values to their destination.
+template <codec Format>
+struct put_values {
+    device_rows<Format> to;
+
+    template <std::size_t N>
+    __device__ void operator()(std::size_t t, std::size_t feature, const pack<N>& v,
+                               std::size_t count) const {
+        to.put(t, feature, v, count);
     }
 };
 
