@@ -156,7 +156,7 @@ tiffin_suite(plan/op TESTS grammar/parts_computed_first.hpp plan/op.hpp plan/ops
 tiffin_suite(plan/text)
 tiffin_suite(plan/compose
              TESTS all_policies.hpp grammar/arguments.hpp grammar/option.hpp plan/composition.hpp plan/filled_plan.hpp
-                   plan/plan_uses.hpp plan/policies.hpp plan/policy_form.hpp plan/text_arguments.hpp)
+                   plan/plan_uses.hpp plan/policies.hpp plan/policy_form.hpp plan/policy_option.hpp plan/text_arguments.hpp)
 
 # ---- binding: what is refused, in which words ----
 tiffin_test_program(bind)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <tiffin/grammar/arguments.hpp>
-#include <tiffin/grammar/option.hpp>
 #include <tiffin/plan/lower.hpp>
+#include <tiffin/plan/policy_option.hpp>
 #include <tiffin/plan/text.hpp>
 #include <tiffin/router/gated_rows.hpp>
 #include <tiffin/router/row_range.hpp>
@@ -15,33 +15,20 @@
 #include <tiffin/source/routed_embedding.hpp>
 
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 TIFFIN_BEGIN
 
 namespace plan_detail {
 
 using any_function = void (*)();
-
-// An option of a policy, as a text has it. `set` returns false for a value that the member cannot hold.
-struct policy_option {
-    std::string_view name;
-    text_argument (*get)(const void* object);
-    bool (*set)(void* object, const text_argument& value);
-};
 
 // A composition that a policy's word may name. Its object: the source that holds the policy, or is it.
 struct policy_form {
@@ -139,57 +126,9 @@ auto& policy_in(typename held<P>::source& object) noexcept {
         return object;  // a source, or nothing that has options
 }
 
+// What is the same in every arithmetic: the object and its options.
 template <class P>
-constexpr auto options_of() noexcept {
-    if constexpr (requires { P::options(); })
-        return P::options();
-    else
-        return std::tuple<>();
-}
-
-// An option's value as text: `all` for every_expert, the shortest number that reads back as the same float.
-template <class Value>
-text_argument written_option(std::string_view name, const Value& value) {
-    text_argument to{std::string(name), std::int64_t{0}, 0};
-    if constexpr (std::floating_point<Value>) {
-        char text[32];
-        double shortest = 0;
-        std::from_chars(text, std::to_chars(text, text + sizeof text, value).ptr, shortest);
-        to.value = shortest;
-    } else if (std::same_as<Value, std::size_t> && static_cast<std::size_t>(value) == every_expert) {
-        to.value = text_node{"all", {}, 0};
-    } else {
-        to.value = static_cast<std::int64_t>(value);
-    }
-    return to;
-}
-template <class Value>
-bool read_option(Value& to, const text_argument& from) noexcept {
-    const auto* const integer = std::get_if<std::int64_t>(&from.value);
-    if constexpr (std::floating_point<Value>) {
-        const auto* const real = std::get_if<double>(&from.value);
-        if (real == nullptr && integer == nullptr) return false;
-        const double value = real != nullptr ? *real : static_cast<double>(*integer);
-        if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<Value>::max()))) return false;
-        to = static_cast<Value>(value);
-        return true;
-    } else {
-        static_assert(std::same_as<Value, std::size_t> || std::same_as<Value, int>,
-                      "tiffin: an option is a float, a double, an int or a size_t");
-        const auto* const word = std::get_if<text_node>(&from.value);
-        if (std::same_as<Value, std::size_t> && word != nullptr && *word == text_node{"all", {}, 0}) {
-            to = static_cast<Value>(every_expert);
-            return true;
-        }
-        if (integer == nullptr || !std::in_range<Value>(*integer)) return false;
-        to = static_cast<Value>(*integer);
-        return true;
-    }
-}
-
-// The form of policy P in an arithmetic; Numbers: void if nothing is computed.
-template <class Numbers, class P>
-struct form_of {
+struct object_of {
     using object = typename held<P>::source;
 
     static auto& policy_at(void* at) noexcept { return policy_in<P>(*static_cast<object*>(at)); }
@@ -210,10 +149,22 @@ struct form_of {
     }
     (std::make_index_sequence<std::tuple_size_v<decltype(options_of<P>())>>{});
 
+    // Its type is not in that of the pointer: a control block for each takes a compiler 20 functions per policy.
+    static std::shared_ptr<void> make() {
+        return {static_cast<void*>(new object()), +[](void* made) { delete static_cast<object*>(made); }};
+    }
+};
+
+// The form of policy P in an arithmetic; Numbers: void if nothing is computed.
+template <class Numbers, class P>
+struct form_of : object_of<P> {
+    using typename object_of<P>::object;
+    using object_of<P>::policy_at;
+
     static constexpr policy_form describe() noexcept {
-        policy_form made{held<P>::role, []() -> std::shared_ptr<void> { return std::make_shared<object>(); },
+        policy_form made{held<P>::role, &object_of<P>::make,
                          [](const void* at) { return lower<Numbers>(*static_cast<const object*>(at)); },
-                         options};
+                         object_of<P>::options};
         if constexpr (held<P>::role == policy_role::activation) {
             made.policy = [](const void* at) -> const void* { return &static_cast<const object*>(at)->phi; };
             if constexpr (!std::same_as<Numbers, void>) {
