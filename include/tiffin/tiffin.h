@@ -129,9 +129,10 @@ typedef struct tiffin_executor {
 typedef struct tiffin_prepare_options {
     size_t struct_size;
     tiffin_backend backend;
-    // The formats in which simd keeps dense weights and tables; the other backends keep F32. AS_STORED: each tensor's
-    // own format if values can be kept in it, Q8_0 for other blocks. Weights that are packed together (gate and up)
-    // have one format, F32 or Q8_0 where theirs differ. A table: any tensor of which a token reads some rows.
+    // The formats in which simd keeps dense weights and tables; the other backends keep weights in F32, and tables as
+    // they are stored. AS_STORED: each tensor's own format if weights can be kept in it, Q8_0 for other blocks; a table
+    // always in its own. Weights that are packed together (gate and up) have one format, F32 or Q8_0 where theirs
+    // differ. A table: any tensor of which a token reads some rows.
     tiffin_dtype weights, tables;
     // Not 0: simd multiplies f32 activations. 0: it rounds them if the weights are Q8_0, Q4_0, Q4_1 or BF16.
     int32_t f32_activations;

@@ -72,10 +72,12 @@ TEST_CASE_TEMPLATE("gathered_rows: any block, in simd", Block, FOR_EACH_BLOCK) {
     check_same<Block>(simd{}, dtype::f32);
     check_same<Block>(simd<f32, bf16>{}, dtype::bf16);
     check_same<Block>(simd<f32, q8_0>{}, dtype::q8_0);
+    check_same<Block>(simd<f32, any_format>{{}, kept_as_given}, dtype::mxfp4);  // blocks of 17 bytes
 }
 
 TEST_CASE_TEMPLATE("gathered_rows: any block, in the other backends", Block, FOR_EACH_BLOCK) {
     check_same<Block>(eigen{}, dtype::f32);
+    check_same<Block>(eigen{}, dtype::iq4_nl);
     check_same<Block>(reference<>{}, dtype::f16);
     check_same<Block>(reference<>{}, dtype::q4_0);
 }

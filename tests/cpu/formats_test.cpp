@@ -10,6 +10,7 @@
 #include "support/doctest.hpp"
 #include "support/policies.hpp"
 #include "support/random.hpp"
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <array>
@@ -90,9 +91,12 @@ struct three_forms {
             random.fill(own, takes_a_format(kind) ? 0.3f : 1.0f);
             plain.add(name, own.data(), t.shape);
             const dtype type = takes_a_format(kind) ? weight : is_table(kind) ? table : dtype::f32;
-            rounded made = with_format(type, [&](auto format) { return rounded(own, format); });
-            stored.add(name, {bytes.emplace_back(std::move(made.stored)).data(), type, t.shape});
-            widened.add(name, numbers.emplace_back(std::move(made.widened)).data(), t.shape);
+            const auto& kept =
+                bytes.emplace_back(tiffin_test::stored_blocks(type, own.data(), own.size(), 9));
+            stored.add(name, {kept.data(), type, t.shape});
+            std::vector<float>& read = numbers.emplace_back(own.size());
+            read_as_f32(kept.data(), type, 0, read.size(), read.data());
+            widened.add(name, read.data(), t.shape);
         }
     }
 };
@@ -193,6 +197,21 @@ TEST_CASE("formats: given blocks on reference and eigen") {
     CHECK(run<stem_hybrid>(forms.stored, reference{}, 5, 64) ==
           run<stem_hybrid>(forms.widened, reference{}, 5, 64));
     CHECK(run<stem_hybrid>(forms.stored, eigen{}, 5, 64) == run<stem_hybrid>(forms.widened, eigen{}, 5, 64));
+}
+
+// Tables in every format, with nothing rounded: rows of two blocks of the widest.
+TEST_CASE_TEMPLATE("formats: given tables on every backend", Block, stem_hybrid,
+                   tiffin_test::mort_of_three<mlp>) {
+    constexpr block_shape sizes{.d_model = 512, .d_ff = 512, .vocab = vocab, .experts = 3};
+    for (const dtype table : tiffin_test::row_formats) {
+        CAPTURE(name_of(table));
+        const three_forms forms(Block{}, sizes, dtype::f32, table);
+        const simd<f32, any_format> as_given{{}, kept_as_given};
+        CHECK(run<Block>(forms.stored, as_given, 3, 512) == run<Block>(forms.widened, simd<>{}, 3, 512));
+        CHECK(run<Block>(forms.stored, eigen{}, 3, 512) == run<Block>(forms.widened, eigen{}, 3, 512));
+        CHECK(run<Block>(forms.stored, reference<>{}, 1, 512) ==
+              run<Block>(forms.widened, reference<>{}, 1, 512));
+    }
 }
 
 // A table in the format of the backend is read where it lies.

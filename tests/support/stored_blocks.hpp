@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/format/given_format.hpp>
+#include <tiffin/table/row_store.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,13 @@
 #include <vector>
 
 namespace tiffin_test {
+
+// Every format of table rows.
+inline constexpr tiffin::dtype row_formats[] = {
+    tiffin::dtype::f32,  tiffin::dtype::bf16,   tiffin::dtype::f16,    tiffin::dtype::q8_0,
+    tiffin::dtype::q4_0, tiffin::dtype::q4_1,   tiffin::dtype::q5_0,   tiffin::dtype::q5_1,
+    tiffin::dtype::q2_k, tiffin::dtype::q3_k,   tiffin::dtype::q4_k,   tiffin::dtype::q5_k,
+    tiffin::dtype::q6_k, tiffin::dtype::iq4_nl, tiffin::dtype::iq4_xs, tiffin::dtype::mxfp4};
 
 // Blocks of noise with scales of moderate size.
 inline std::vector<unsigned char> noise_blocks(tiffin::dtype type, std::size_t numbers, std::uint64_t seed) {
@@ -28,6 +36,17 @@ inline std::vector<unsigned char> noise_blocks(tiffin::dtype type, std::size_t n
             std::memcpy(bytes.data() + at, &block, sizeof block);
         }
     });
+    return bytes;
+}
+
+// Numbers rounded to the format; noise where it is only read.
+inline std::vector<std::byte> stored_blocks(tiffin::dtype type, const float* numbers, std::size_t count,
+                                            std::uint64_t seed) {
+    std::vector<std::byte> bytes(tiffin::bytes_of(type, count));
+    if (!tiffin::has_encode(type))
+        std::memcpy(bytes.data(), noise_blocks(type, count, seed).data(), bytes.size());
+    else
+        tiffin::encode_row({1, count, type}, numbers, bytes.data());
     return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <algorithm>
@@ -51,10 +52,8 @@ struct tables_apart {
                 continue;
             }
             const std::size_t experts = rank == 3 ? e.tensor.shape[0] : 1;
-            auto& stored = bytes.emplace_back(experts * one.rows * one.row_bytes());
-            for (std::size_t r = 0; r < experts * one.rows; ++r)
-                tiffin::encode_row(one, static_cast<const float*>(e.tensor.data) + r * one.width,
-                                   stored.data() + r * one.row_bytes());
+            auto& stored = bytes.emplace_back(stored_blocks(type, static_cast<const float*>(e.tensor.data),
+                                                            experts * one.rows * one.width, 5));
             in_memory_all.add(e.name, tiffin::tensor_view{stored.data(), type, e.tensor.shape});
             gathered_all.add_gathered(e.name, type, e.tensor.shape);
             std::vector<tiffin::row_store_ref> parts;

@@ -5,6 +5,8 @@
 #include <tiffin/table/row_store.hpp>
 
 #include "support/doctest.hpp"
+#include "support/stored_blocks.hpp"
+#include "support/tensor_set.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,28 +20,22 @@ namespace {
 
 using ids_type = std::vector<std::int32_t>;
 
-// Four rows of 64 numbers, in row r the numbers r + 1 and -r in turns, which every format holds.
+constexpr std::size_t width = 512;  // two blocks of the widest
+
+// Four rows.
 std::vector<std::byte> stored_rows(dtype type) {
-    const table_shape shape{4, 64, type};
-    std::vector<std::byte> bytes(4 * shape.row_bytes());
-    for (std::size_t r = 0; r < 4; ++r) {
-        std::vector<float> numbers(64);
-        for (std::size_t i = 0; i < 64; ++i)
-            numbers[i] = i % 2 ? -static_cast<float>(r) : static_cast<float>(r + 1);
-        encode_row(shape, numbers.data(), bytes.data() + r * shape.row_bytes());
-    }
-    return bytes;
+    return tiffin_test::stored_blocks(type, tiffin_test::random_rows(4, width, 3).data(), 4 * width, 7);
 }
 
 }  // namespace
 
 TEST_CASE("any_id_rows: every format, ids beyond the table in all places of a call") {
-    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16, dtype::q8_0, dtype::q4_0}) {
+    for (const dtype type : tiffin_test::row_formats) {
         CAPTURE(std::string(name_of(type)));
         const auto bytes = stored_rows(type);
-        const auto table = in_memory::view({bytes.data(), type, {4, 64}});
+        const auto table = in_memory::view({bytes.data(), type, {4, width}});
         REQUIRE(table.ok());
-        const table_shape shape{4, 64, type};
+        const table_shape shape{4, width, type};
         for (const outside_row outside : {outside_row::row_0, outside_row::zeros, outside_row::ones}) {
             const any_id_rows store(*table, outside);
             for (const ids_type& ids : {ids_type{}, ids_type{4}, ids_type{2}, ids_type{3, 4, 0},
@@ -47,16 +43,15 @@ TEST_CASE("any_id_rows: every format, ids beyond the table in all places of a ca
                 std::vector<std::byte> rows(ids.size() * shape.row_bytes() + 1, std::byte{0xA5});
                 REQUIRE(store.read(ids, rows.data()).ok());
                 CHECK(rows.back() == std::byte{0xA5});
-                std::vector<float> got(64), expected(64);
+                std::vector<float> got(width), expected(width);
                 for (std::size_t i = 0; i < ids.size(); ++i) {
                     decode_row(shape, rows.data() + i * shape.row_bytes(), got.data());
                     if (ids[i] < 4 || outside == outside_row::row_0)
-                        decode_row(shape,
-                                   bytes.data() + (ids[i] < 4 ? static_cast<std::size_t>(ids[i]) : 0) *
-                                                      shape.row_bytes(),
-                                   expected.data());
+                        read_as_f32(bytes.data(), type,
+                                    (ids[i] < 4 ? static_cast<std::size_t>(ids[i]) : 0) * width, width,
+                                    expected.data());
                     else
-                        expected.assign(64, outside == outside_row::ones ? 1.0f : 0.0f);
+                        expected.assign(width, outside == outside_row::ones ? 1.0f : 0.0f);
                     CHECK(got == expected);
                 }
             }
@@ -66,7 +61,7 @@ TEST_CASE("any_id_rows: every format, ids beyond the table in all places of a ca
 
 TEST_CASE("any_id_rows: an error without it; with it only below 0; a failing store") {
     const auto bytes = stored_rows(dtype::f32);
-    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, 64}});
+    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, width}});
     CHECK(prefetched_rows(*table).gather(ids_type{4}).failure().code == errc::token_id);
     const any_id_rows store(*table, outside_row::zeros);
     prefetched_rows rows(store);
@@ -84,15 +79,14 @@ TEST_CASE("any_id_rows: an error without it; with it only below 0; a failing sto
 
 TEST_CASE("any_id_rows: a row that an edit has added lies inside") {
     const auto bytes = stored_rows(dtype::f32);
-    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, 64}});
+    const auto table = in_memory::view({bytes.data(), dtype::f32, {4, width}});
     edited_rows view(*table);
     const any_id_rows store(view, outside_row::zeros);
     REQUIRE(view.add_mean(ids_type{2}).ok());
-    std::vector<float> rows(2 * 64, -1);
+    std::vector<float> rows(2 * width, -1), wanted(2 * width);  // the mean of one row, and zeros
+    read_as_f32(bytes.data(), dtype::f32, 2 * width, width, wanted.data());
     REQUIRE(store.read(ids_type{4, 5}, reinterpret_cast<std::byte*>(rows.data())).ok());
-    CHECK(rows[0] == 3);
-    CHECK(rows[1] == -2);
-    CHECK(rows[64] == 0);
+    CHECK(rows == wanted);
 }
 
 TEST_CASE("any_id_rows: a table without rows, and rows without numbers") {

@@ -7,6 +7,7 @@
 #include <tiffin/table/prefetched_rows.hpp>
 
 #include "support/doctest.hpp"
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <cstddef>
@@ -131,6 +132,11 @@ TEST_CASE("edits: a mean is a row of its own") {
         wanted.insert(wanted.end(), next.begin(), next.end());
     CHECK(several == wanted);
     CHECK(view.add_mean({}).failure().code == errc::option);
+    const std::vector<unsigned char> blocks = tiffin_test::noise_blocks(dtype::q5_k, 512, 3);
+    const auto only_read = in_memory::view({blocks.data(), dtype::q5_k, {2, 256}});
+    REQUIRE(only_read.ok());
+    CHECK(edited_rows(*only_read).add_mean(ids_type{1}).failure().message() ==
+          "table: holds rows of Q5_K, which is only read; a mean cannot be rounded to it");
     CHECK(view.add_mean(ids_type{1, 99}).failure().code == errc::token_id);
     CHECK(view.shape().rows == rows + 1);
 }

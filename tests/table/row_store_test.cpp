@@ -6,6 +6,7 @@
 #include <tiffin/table/prefetched_rows.hpp>
 
 #include "support/doctest.hpp"
+#include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
 
 #include <cstddef>
@@ -26,13 +27,10 @@ struct stored_table {
     std::vector<float> numbers;
 
     stored_table(std::size_t rows, std::size_t width, dtype type) : shape{rows, width, type} {
-        bytes.resize(1 + rows * shape.row_bytes());
         numbers = tiffin_test::random_rows(rows, width, 3);
-        for (std::size_t r = 0; r < rows; ++r) {
-            std::byte* const row = bytes.data() + 1 + r * shape.row_bytes();
-            encode_row(shape, numbers.data() + r * width, row);
-            for (std::size_t i = 0; i < width; ++i) numbers[r * width + i] = load_as_f32(row, type, i);
-        }
+        bytes = tiffin_test::stored_blocks(type, numbers.data(), rows * width, 7);
+        bytes.insert(bytes.begin(), std::byte{0xA5});
+        for (std::size_t i = 0; i < rows * width; ++i) numbers[i] = load_as_f32(bytes.data() + 1, type, i);
     }
     [[nodiscard]] tensor_view view() const {
         return {bytes.data() + 1, shape.type, {shape.rows, shape.width}};
@@ -42,20 +40,20 @@ struct stored_table {
 }  // namespace
 
 TEST_CASE("row_store: rows of memory, in every format and at any alignment") {
-    for (const dtype type : {dtype::f32, dtype::bf16, dtype::f16, dtype::q8_0, dtype::q4_0}) {
+    for (const dtype type : tiffin_test::row_formats) {
         CAPTURE(std::string(name_of(type)));
-        const stored_table table(7, 96, type);
+        const stored_table table(7, 512, type);
         const auto store = in_memory::view(table.view());
         REQUIRE(store.ok());
         CHECK(store->shape() == table.shape);
         const std::vector<std::int32_t> ids{6, 0, 3, 3};
         std::vector<std::byte> rows(ids.size() * table.shape.row_bytes());
         REQUIRE(store->read(ids, rows.data()).ok());
-        std::vector<float> numbers(96);
+        std::vector<float> numbers(512);
         for (std::size_t i = 0; i < ids.size(); ++i) {
             decode_row(table.shape, rows.data() + i * table.shape.row_bytes(), numbers.data());
             const auto id = static_cast<std::size_t>(ids[i]);
-            CHECK(std::memcmp(numbers.data(), table.numbers.data() + id * 96, 96 * sizeof(float)) == 0);
+            CHECK(std::memcmp(numbers.data(), table.numbers.data() + id * 512, 512 * sizeof(float)) == 0);
         }
     }
 }

@@ -71,8 +71,8 @@ struct row_tensor {
         if (!holds_rows(kind) || first >= width) return;
         const std::size_t behind = std::min(first + features, width);
         each(of, t, [&](const std::byte* row, float) noexcept {
-            for (std::size_t at = format.bytes(first), end = format.bytes(behind); at < end; at += 64)
-                __builtin_prefetch(row + at);
+            const std::size_t end = format.bytes(behind - 1) + format.block_bytes;
+            for (std::size_t at = format.bytes(first); at < end; at += 64) __builtin_prefetch(row + at);
             __asm__ volatile(""
                              :
                              : "r"(row));  // g++ 12 drops calls of a function that does nothing but prefetch

@@ -72,11 +72,14 @@ constexpr dtype kept_as(dtype given, bool rounded_activations = true) noexcept {
     return given == dtype::q4_k ? dtype::q4_1 : dtype::q8_0;
 }
 
-// The same for a table, each by itself: its own format where that is possible, and it is then read in place;
-// else q8_0 for formats of blocks, f32 for others.
+// The same for a table: its own format, in which it is read in place; f32 for F64.
 constexpr dtype table_kept_as(dtype given) noexcept {
-    const bool kept = with_format(given, [=](auto format) { return decltype(format)::type == given; });
-    return kept ? given : block_of(given) > 1 ? dtype::q8_0 : dtype::f32;
+    return given == dtype::f64 ? dtype::f32 : given;
+}
+
+// Whether values can be rounded to this format; the others are only read.
+constexpr bool has_encode(dtype type) noexcept {
+    return with_format(type, [=](auto format) { return decltype(format)::type == type; });
 }
 
 TIFFIN_END

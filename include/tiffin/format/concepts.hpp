@@ -13,7 +13,7 @@ TIFFIN_BEGIN
 struct any_format;
 
 // How values are stored, `block` of them together along a tensor's last axis; `block` divides 256. `decode` widens a
-// block.
+// block. ones(), optional, is a block of exactly 1, where encode() does not make one.
 template <class F>
 concept stored_format = requires(const typename F::storage& from, float* out) {
     { F::block } -> std::convertible_to<std::size_t>;

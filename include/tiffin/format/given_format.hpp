@@ -17,9 +17,9 @@
 
 TIFFIN_BEGIN
 
-// Calls visit(Format{}) for the format of given tensors of this type. Precondition: not an integer type.
+// Calls visit(Format{}) for the format of this type. Precondition: one of table rows, neither an integer nor F64.
 template <class Visit>
-constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
+constexpr decltype(auto) with_table_format(dtype type, const Visit& visit) {
     switch (type) {
         case dtype::q5_1: return visit(q5_1{});
         case dtype::q2_k: return visit(q2_k{});
@@ -27,9 +27,13 @@ constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
         case dtype::iq4_nl: return visit(iq4_nl{});
         case dtype::iq4_xs: return visit(iq4_xs{});
         case dtype::mxfp4: return visit(mxfp4{});
-        case dtype::f64: return visit(f64{});
         default: return with_kept_format(type, visit);
     }
+}
+// The same for the format of given tensors. Precondition: not an integer type.
+template <class Visit>
+constexpr decltype(auto) with_given_format(dtype type, const Visit& visit) {
+    return type == dtype::f64 ? visit(f64{}) : with_table_format(type, visit);
 }
 
 // An upper bound of the magnitudes in this format, from the largest f16 scale; infinity for formats not listed.

@@ -28,6 +28,12 @@ struct iq4_nl {
     static constexpr std::size_t block = 32;
 
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s{0x3C00, {}};  // 1, as is level 8
+        s.pairs.fill(0x88);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < 16; ++i) {

@@ -22,6 +22,13 @@ struct iq4_xs {
     static constexpr std::size_t block = 256;
 
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.scale = 0xA800;  // -1 / 32: parts are -32, level 8 is 1
+        s.pairs.fill(0x88);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t part = 0; part < 8; ++part) {

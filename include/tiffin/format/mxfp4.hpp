@@ -25,6 +25,12 @@ struct mxfp4 {
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept {
         return {{static_cast<std::uint16_t>(s.exponent == 255 ? 0x7E00 : 0)}};
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s{127, {}};  // 1, as is code 2
+        s.pairs.fill(0x22);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         constexpr std::array<std::int8_t, 16> doubled{
             {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};

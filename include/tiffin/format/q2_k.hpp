@@ -24,6 +24,13 @@ struct q2_k {
     static constexpr std::array<std::uint16_t, 2> scales(const storage& s) noexcept {
         return {{s.scale, s.least}};
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.least = 0xBC00;  // -1, once in each part
+        s.parts.fill(0x10);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);
         for (std::size_t i = 0; i < block; ++i) {

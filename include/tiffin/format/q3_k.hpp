@@ -24,6 +24,12 @@ struct q3_k {
     static constexpr std::size_t block = 256;
 
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept { return {{s.scale}}; }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.scale = 0x2000;  // 1 / 128: parts are -32, codes -4
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) {

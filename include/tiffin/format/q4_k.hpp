@@ -64,6 +64,13 @@ struct q4_k {
     static constexpr void levels(const storage& s, std::size_t p, std::uint8_t* to) noexcept {
         for (std::size_t i = 0; i < 32; ++i) to[i] = s.pairs[p / 2 * 32 + i] >> p % 2 * 4 & 15;
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.least = 0xBC00;  // -1, once in each part
+        s.parts.bytes = {0, 0, 0, 0, 1, 1, 1, 1, 0x10, 0x10, 0x10, 0x10};
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const auto level = [&](std::size_t part, std::size_t i) {
             return (from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15);

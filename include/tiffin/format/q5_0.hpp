@@ -48,6 +48,12 @@ struct q5_0 {
     static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
         s.levels.put(to);
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s{0xBC00, {}};  // -1, with codes of 15
+        s.levels.pairs.fill(0xFF);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) numbers[i] = scale * static_cast<float>(from.levels[i] - 16);

@@ -27,6 +27,10 @@ struct q5_1 {
     static constexpr void levels(const storage& s, std::size_t, std::uint8_t* to) noexcept {
         s.levels.put(to);
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        return {0, 0x3C00, {}};  // the minimum 1
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale), least = f16_to_f32(from.least);
         for (std::size_t i = 0; i < block; ++i)

@@ -34,6 +34,13 @@ struct q5_k {
             to[i] = static_cast<std::uint8_t>((s.pairs[p / 2 * 32 + i] >> p % 2 * 4 & 15) |
                                               (s.high[i] >> p & 1) << 4);
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.least = 0xBC00;  // -1, once in each part
+        s.parts.bytes = {0, 0, 0, 0, 1, 1, 1, 1, 0x10, 0x10, 0x10, 0x10};
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const auto level = [&](std::size_t part, std::size_t i) {
             return (from.pairs[part / 2 * 32 + i] >> part % 2 * 4 & 15) | (from.high[i] >> part & 1) << 4;

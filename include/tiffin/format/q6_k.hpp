@@ -33,6 +33,13 @@ struct q6_k {
             to[i] = static_cast<std::uint8_t>((s.low[p / 4 * 64 + p % 2 * 32 + i] >> p / 2 % 2 * 4 & 15) |
                                               (s.high[p / 4 * 32 + i] >> p % 4 * 2 & 3) << 4);
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s;
+        s.scale = 0x2800;  // 1 / 32: parts are -1, codes -32
+        s.parts.fill(-1);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) {

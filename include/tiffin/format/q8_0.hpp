@@ -37,6 +37,12 @@ struct q8_0 {
         for (std::size_t i = 0; i < block; ++i)
             to.values[i] = static_cast<std::int8_t>(std::round(numbers[i] * inverse));
     }
+    // A block of ones, exact.
+    static constexpr storage ones() noexcept {
+        storage s{0x3C00, {}};  // 1
+        s.values.fill(1);
+        return s;
+    }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
         const float scale = f16_to_f32(from.scale);
         for (std::size_t i = 0; i < block; ++i) numbers[i] = scale * static_cast<float>(from.values[i]);

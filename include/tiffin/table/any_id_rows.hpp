@@ -1,10 +1,10 @@
 // A row store that also has a row for ids beyond the end of a table.
 #pragma once
 
-#include <tiffin/format/f16.hpp>
-#include <tiffin/format/q8_0.hpp>
+#include <tiffin/format/given_format.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,15 +30,12 @@ public:
     // The store must outlive this.
     any_id_rows(const Store& store, outside_row outside)
         : store_(&store), inner_(store.shape()), outside_(outside), row_(inner_.row_bytes()) {
-        const std::vector<float> numbers(inner_.width, outside == outside_row::ones ? 1.0f : 0.0f);
-        encode_row(inner_, numbers.data(), row_.data());
-        if (outside == outside_row::ones && inner_.type == dtype::q8_0) {
-            // encode_row() would store 127 with the scale 1 / 127, which f16 rounds; code 1 times scale 1 is exact.
-            q8_0::storage one{f32_to_f16(1.0f), {}};
-            one.values.fill(1);
-            for (std::size_t i = 0; i < row_.size(); i += sizeof one)
-                std::memcpy(row_.data() + i, &one, sizeof one);
-        }
+        if (outside != outside_row::ones) return;  // bytes of 0 are numbers of 0 in every format
+        with_table_format(inner_.type, [&](auto format) {
+            const auto block = ones_of<decltype(format)>();
+            for (std::size_t i = 0; i < row_.size(); i += sizeof block)
+                std::memcpy(row_.data() + i, &block, sizeof block);
+        });
     }
     any_id_rows(const Store&&, outside_row) = delete;
 
@@ -67,6 +64,19 @@ public:
     [[nodiscard]] std::uint64_t version() const { return version_of(*store_); }
 
 private:
+    template <class Format>
+    static typename Format::storage ones_of() noexcept {
+        if constexpr (requires { Format::ones(); }) {
+            return Format::ones();
+        } else {
+            std::array<float, Format::block> numbers;
+            numbers.fill(1);
+            typename Format::storage block{};
+            Format::encode(numbers.data(), block);
+            return block;
+        }
+    }
+
     const Store* store_;
     table_shape inner_;
     outside_row outside_;

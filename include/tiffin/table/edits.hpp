@@ -99,10 +99,13 @@ public:
     }
 
     // Adds the mean of rows, computed in double and rounded to the table's format; returns its id.
-    // Errors: errc::token_id; errc::option where there are no ids; errc::size where no int32 is left as its id; those
-    //   of the store.
+    // Errors: errc::token_id; errc::option where there are no ids; errc::dtype where the table's format is only read;
+    //   errc::size where no int32 is left as its id; those of the store.
     result<std::int32_t> add_mean(std::span<const std::int32_t> ids) {
         if (ids.empty()) return failure(errc::option, "ids", "is empty; a mean is that of one row or more");
+        if (!has_encode(shape_.type))
+            return failure(errc::dtype, "table", "holds rows of ", name_of(shape_.type),
+                           ", which is only read; a mean cannot be rounded to it");
         if (status s = check_ids(ids, shape()); !s) return s.failure();
         std::vector<std::byte> row(shape_.row_bytes());
         std::vector<float> numbers(shape_.width);

@@ -96,17 +96,10 @@ inline status check_ids(std::span<const std::int32_t> ids, const table_shape& ta
 
 // Widens a stored row to `width` floats. Exact.
 inline void decode_row(const table_shape& table, const std::byte* row, float* to) noexcept {
-    with_format(table.type, [&](auto format) {
-        using storage = typename decltype(format)::storage;
-        for (std::size_t i = 0; i < table.width; i += decltype(format)::block, row += sizeof(storage)) {
-            storage stored;
-            std::memcpy(&stored, row, sizeof stored);
-            decltype(format)::decode(stored, to + i);
-        }
-    });
+    read_as_f32(row, table.type, 0, table.width, to);
 }
 
-// Rounds `width` floats to a stored row.
+// Rounds `width` floats to a stored row. Precondition: has_encode(table.type).
 inline void encode_row(const table_shape& table, const float* from, std::byte* row) noexcept {
     with_format(table.type, [&](auto format) {
         using storage = typename decltype(format)::storage;
@@ -155,7 +148,7 @@ class in_memory {
 public:
     // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds integers.
     static result<in_memory> view(const tensor_view& table) {
-        if (is_integer(table.type))
+        if (is_integer(table.type) || table.type == dtype::f64)
             return failure(errc::dtype, "table", "is ", name_of(table.type),
                            "; rows hold f32 or a smaller format of it");
         if (table.shape.rank() != 2 || table.shape[1] == 0 || table.shape[1] % block_of(table.type) != 0)

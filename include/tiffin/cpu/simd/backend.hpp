@@ -29,7 +29,7 @@ struct machine;
 // Defined with the kernels, see simd.hpp.
 template <class Arch, format_policy Weights, activation_format Activations>
 const weight_kernels& kernels_for(const number_formats& formats) noexcept;
-template <class Arch, codec Format>
+template <class Arch, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept;
 
 // Whether the machine has an instruction for products of bf16 pairs.
@@ -63,7 +63,7 @@ constexpr number_format describe_chosen(const Format& format, const Describe& de
         return made;
     }
 }
-template <class Arch, codec Format>
+template <class Arch, stored_format Format>
 constexpr number_format describe_rows(const Format& format) {
     number_format made = describe(format);
     if constexpr (!std::same_as<Format, f32>) made.rows.decode = &decode_row<Arch, Format>;
@@ -114,7 +114,9 @@ struct simd {
                 };
         if constexpr (!codec<Tables>)
             if (tables.as_given)
-                all.tables.of = [](dtype given) { return with_format(table_kept_as(given), describe_rows); };
+                all.tables.of = [](dtype given) {
+                    return with_table_format(table_kept_as(given), describe_rows);
+                };
         return all;
     }
 

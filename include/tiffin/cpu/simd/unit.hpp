@@ -198,7 +198,7 @@ private:
     lanes<Arch> scale_, least_;
 };
 
-template <class Arch, codec Format>
+template <class Arch, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept {
     const auto* const stored = reinterpret_cast<const typename Format::storage*>(row);
     if constexpr (Format::block == 1) {
@@ -213,6 +213,9 @@ void decode_row(const std::byte* row, std::size_t first, std::size_t count, floa
                 const row_block_registers<Arch, Format> registers(reinterpret_cast<const std::byte*>(block));
                 for (; inside < Format::block && i < count; inside += width<Arch>, i += width<Arch>)
                     registers.of(inside).store_aligned(to + i);
+            } else if (inside == 0 && count - i >= Format::block) {
+                Format::decode(stored_at(block, 0), to + i);
+                i += Format::block;
             } else {
                 std::array<float, Format::block> numbers;
                 Format::decode(stored_at(block, 0), numbers.data());
