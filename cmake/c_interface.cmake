@@ -27,7 +27,8 @@ foreach(backend IN ITEMS simd eigen reference)
 endforeach()
 add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${backends})
 add_library(tiffin::c ALIAS tiffin_c)
-target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_kernels> $<BUILD_INTERFACE:Threads::Threads>)
+target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_kernels>
+                                       $<BUILD_INTERFACE:Threads::Threads>)
 target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h)
 # A version of 0.x promises nothing to the next minor one.
 set_target_properties(tiffin_c PROPERTIES

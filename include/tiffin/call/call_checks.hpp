@@ -97,7 +97,7 @@ template <class Y>
 status check_gathered_memory(const gathered_table& table, const gathered_rows& rows,
                              const matrix_view<Y>& y) {
     const std::size_t number =
-        with_table_format(rows.type, [](auto format) { return alignof(typename decltype(format)::storage); });
+        with_given_format(rows.type, [](auto format) { return alignof(typename decltype(format)::storage); });
     if (reinterpret_cast<std::uintptr_t>(rows.data) % number != 0 || rows.stride % number != 0)
         return failure(errc::size, table.name, "has gathered rows that do not lie at multiples of ", number,
                        " bytes");

@@ -149,7 +149,7 @@ struct object_of {
     }
     (std::make_index_sequence<std::tuple_size_v<decltype(options_of<P>())>>{});
 
-    // Its type is not in that of the pointer: a control block for each takes a compiler 20 functions per policy.
+    // The pointer does not know the object's type: all policies share one control block, and the functions of it.
     static std::shared_ptr<void> make() {
         return {static_cast<void*>(new object()), +[](void* made) { delete static_cast<object*>(made); }};
     }
