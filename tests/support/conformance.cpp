@@ -343,12 +343,15 @@ void check_conformance(const composition& what) {
         return check_gradients_of(what.name, what.tensors, what.contenders.size() > 1);
 #endif
     numbers_compared all;
+    std::size_t widest = 0;
     for (const conformance_case& c : covering_cases()) {
         const numbers_compared one = check_case(what, c);
         all.compared += one.compared;
         all.uncertain += one.uncertain;
+        widest = std::max(widest, c.sizes.d_model);
     }
-    CHECK_MESSAGE(all.uncertain * 20 < all.compared, all.uncertain, " of ", all.compared);
+    // Where a route is uncertain a whole row is; and of so few tokens as the small form compares, one may be many.
+    CHECK_MESSAGE(all.uncertain <= all.compared / 20 + widest, all.uncertain, " of ", all.compared);
 }
 
 numbers_compared check_random_case(const composition& what, random_numbers& random) {
