@@ -11,6 +11,8 @@
 // layer beyond its budget is marked, and the status is 1.
 #include <tiffin/tiffin.hpp>
 
+#include "published_rows.hpp"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -129,6 +131,39 @@ void show(const char* name, const passed& path, const Block& block, tiffin::bloc
     std::fflush(stdout);
 }
 
+// A table's rows in a published format, weights in f32: e, and a layer's error, which is e.
+void show_rows(const benchmarks::published_format& format) {
+    constexpr std::size_t n = d_ff;
+    std::vector<float> table(vocab * n), gate(n * d_model), down(d_model * n), x(tokens * d_model);
+    tiffin::fill_normal(table, 1, 1);
+    tiffin::fill_normal(gate, 1 / std::sqrt(static_cast<double>(d_model)), 2);
+    tiffin::fill_normal(down, 1 / std::sqrt(static_cast<double>(n)), 3);
+    tiffin::fill_normal(x, 1, 1000);
+    const benchmarks::published_rows rows(format, table, n);
+    std::vector<std::int32_t> ids(tokens);
+    for (std::size_t i = 0; i < tokens; ++i) ids[i] = static_cast<std::int32_t>(i % vocab);
+    const auto run = [&](const tiffin::tensor_view& memory) {
+        tiffin::weights weights;
+        weights.add("gate_proj.weight", gate.data(), {n, d_model});
+        weights.add("down_proj.weight", down.data(), {d_model, n});
+        weights.add("stem_embed.weight", memory);
+        std::vector<float> y(x.size());
+        using backend = tiffin::simd<tiffin::f32, any>;
+        tiffin::prepare<tiffin::stem>(weights, backend{{}, tiffin::kept_as_given})(x, ids, y);
+        return y;
+    };
+    std::vector<float> widened(table.size());
+    tiffin::read_as_f32(rows.view(), 0, widened.size(), widened.data());
+    const double own = relative(widened, table);
+    const double measured = relative(run(rows.view()), run({table.data(), tiffin::dtype::f32, {vocab, n}}));
+    const bool within = measured <= 1.15 * own;
+    all_within = all_within && within;
+    const auto bytes = static_cast<double>(tiffin::bytes_of(format.codes, n)) +
+                       (format.per_tensor ? 0 : static_cast<double>(rows.view().scales.bytes_per_row(n)));
+    std::printf("| %s | %.3f | %.1e | %.1e%s |\n", format.name, 8 * bytes / static_cast<double>(n), own,
+                measured, within ? "" : " over budget");
+}
+
 }  // namespace
 
 int main() {
@@ -147,5 +182,9 @@ int main() {
     show("StructMoE, 16 experts of rank 16", {2, 1, false}, tiffin::structmoe{}, {.experts = 16, .rank = 16});
     show("ReToken folded over SwiGLU", {4, 2, true}, tiffin::retoken_folded<tiffin::swiglu>{});
     show("MoE of 4 SwiGLU, top 2", {3, 2, true}, tiffin::moe<tiffin::swiglu>{{2}, {}, {}}, {.experts = 4});
+    std::printf(
+        "\nRows of published tables, each value rounded to the nearest code; normal numbers.\n\n"
+        "| rows | bits per value | a stored number | STEM, weights in f32 |\n|---|---|---|---|\n");
+    for (const benchmarks::published_format& format : benchmarks::published_formats) show_rows(format);
     return all_within ? 0 : 1;
 }

@@ -79,8 +79,7 @@ tiffin::result<rows_of_file> read_rows(const tiffin::io::safetensors_file& file,
             errc::shape, name,
             "has shape " + to_string(given->shape) + "; x has " + std::to_string(x->rows) + " tokens");
     rows_of_file made{std::vector<float>(given->shape.elements()), given->shape[0], width};
-    for (std::size_t i = 0; i < made.numbers.size(); ++i)
-        made.numbers[i] = load_as_f32(given->data, given->type, i);
+    for (std::size_t i = 0; i < made.numbers.size(); ++i) made.numbers[i] = load_as_f32(*given, i);
     return made;
 }
 

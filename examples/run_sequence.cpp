@@ -83,7 +83,7 @@ public:
         if ((*t)->type != tiffin::dtype::f32)
             return failure(errc::dtype, name, "has dtype ", name_of((*t)->type), "; it must be F32");
         std::vector<float> made((*t)->shape.elements());
-        read_as_f32((*t)->data, (*t)->type, 0, made.size(), made.data());
+        read_as_f32(**t, 0, made.size(), made.data());
         return made;
     }
     // Tensors that someone else reads: one, and all whose names begin so.

@@ -59,7 +59,7 @@ tiffin_suite(format/format
 tiffin_suite(format/given_formats
              ARM TESTS format/given_format.hpp format/q4_1.hpp format/q5_0.hpp format/q5_1.hpp format/q2_k.hpp
                        format/q3_k.hpp format/q4_k.hpp format/q5_k.hpp format/q6_k.hpp format/iq4_nl.hpp
-                       format/iq4_xs.hpp format/mxfp4.hpp)
+                       format/iq4_xs.hpp format/mxfp4.hpp format/nvfp4.hpp format/f8.hpp format/codes.hpp)
 tiffin_suite(format/repacked ARM TESTS format/repacked.hpp)
 tiffin_suite(block/linear TESTS block/linear.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
@@ -195,6 +195,8 @@ tiffin_suite(table/file_stores
              THREADS TESTS table/direct_file.hpp table/mapped_file.hpp table/table_location.hpp
                            io/parallel_reads.hpp io/open_file.hpp)
 tiffin_suite(call/gathered_rows HEAVY THREADS)
+tiffin_suite(call/scaled_tensors
+             HEAVY TESTS format/scales.hpp cpu/kept_rows.hpp table/rows_with_scales.hpp table/joined_columns.hpp)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
 tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)
@@ -215,7 +217,7 @@ tiffin_suite(io/safetensors
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model TESTS io/gguf_layers.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+tiffin_suite(io/model TESTS io/weight_scales.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                             io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                             io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file)

@@ -67,7 +67,11 @@ static_assert(same(tiffin::dtype::f32, TIFFIN_DTYPE_F32) && same(tiffin::dtype::
               same(tiffin::dtype::iq4_nl, TIFFIN_DTYPE_IQ4_NL) &&
               same(tiffin::dtype::iq4_xs, TIFFIN_DTYPE_IQ4_XS) &&
               same(tiffin::dtype::mxfp4, TIFFIN_DTYPE_MXFP4) && same(tiffin::dtype::f64, TIFFIN_DTYPE_F64) &&
-              tiffin::detail::dtypes.size() == static_cast<std::size_t>(TIFFIN_DTYPE_F64));
+              same(tiffin::dtype::f8_e4m3, TIFFIN_DTYPE_F8_E4M3) &&
+              same(tiffin::dtype::f8_e5m2, TIFFIN_DTYPE_F8_E5M2) &&
+              same(tiffin::dtype::f8_e8m0, TIFFIN_DTYPE_F8_E8M0) &&
+              same(tiffin::dtype::nvfp4, TIFFIN_DTYPE_NVFP4) && same(tiffin::dtype::u4, TIFFIN_DTYPE_U4) &&
+              tiffin::detail::dtypes.size() == static_cast<std::size_t>(TIFFIN_DTYPE_U4));
 using choice = tiffin::choice<float>;
 static_assert(sizeof(tiffin_choice) == sizeof(choice) && alignof(tiffin_choice) == alignof(choice) &&
               offsetof(tiffin_choice, expert) == offsetof(choice, expert) &&

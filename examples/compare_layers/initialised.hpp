@@ -94,8 +94,7 @@ inline initialised widened(const tiffin::weights& from) {
     for (const auto& [name, tensor] : from.entries()) {
         made.memory.emplace_back(tensor.shape.elements());
         made.kinds.push_back(tiffin::tensor_kind::projection);  // or whatever has no rows
-        tiffin::read_as_f32(tensor.data, tensor.type, 0, made.memory.back().size(),
-                            made.memory.back().data());
+        tiffin::read_as_f32(tensor, 0, made.memory.back().size(), made.memory.back().data());
         made.tensors.add(name, made.memory.back().data(), tensor.shape);
     }
     return made;

@@ -113,7 +113,7 @@ tiffin::io::byte_source in_format(const tensor_view& from, dtype to, const std::
             const std::size_t all = from.shape.elements();
             for (std::size_t first = 0; first < all; first += piece) {
                 const std::size_t count = std::min(piece, all - first);
-                tiffin::read_as_f32(from.data, from.type, first, count, numbers.data());
+                tiffin::read_as_f32(from, first, count, numbers.data());
                 for (std::size_t i = 0; i < count; i += codec::block) {
                     auto& block = blocks[i / codec::block];
                     for (std::size_t k = i; k < i + codec::block; ++k)
@@ -148,7 +148,7 @@ void write_layer(const tiffin::io::model& model, std::size_t index, tiffin::io::
     for (const auto& e : layer.tensors.entries()) all += e.tensor.shape.elements();
     for (const auto& e : layer.tensors.entries()) {
         const dtype from = e.tensor.type, format = format_of(e, args, kept);
-        if (from == format) {
+        if (from == format && !e.tensor.scales.any()) {
             writer.add(e.name, e.tensor);
             continue;
         }

@@ -48,6 +48,8 @@ constexpr std::optional<std::uint32_t> gguf_number_of(dtype type) noexcept {
 inline status check_gguf_tensor(std::string_view name, const tensor_view& t) {
     if (!gguf_number_of(t.type))
         return failure(errc::dtype, name, "is ", name_of(t.type), ", which ggml's tensors cannot be");
+    if (t.scales.any())
+        return failure(errc::dtype, name, "has ", t.scales.text(), "; a GGUF file holds its numbers");
     if (io::detail::is_whole_blocks(t.type, t.shape)) return {};
     return failure(errc::shape, name, "is ", name_of(t.type), " of shape ", to_string(t.shape),
                    "; rows are no whole blocks of ", block_of(t.type));

@@ -146,7 +146,7 @@ private:
         const std::size_t d = options_.d_model;
         row_matrix x(as_index(ids.size()), as_index(d));
         for (std::size_t t = 0; t < ids.size(); ++t)
-            tiffin::read_as_f32(embeddings_.data, embeddings_.type, static_cast<std::size_t>(ids[t]) * d, d,
+            tiffin::read_as_f32(embeddings_, static_cast<std::size_t>(ids[t]) * d, d,
                                 x.row(as_index(t)).data());
         if (scaled_embeddings_) x *= std::sqrt(static_cast<float>(d));
         return x;

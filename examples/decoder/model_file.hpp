@@ -113,14 +113,14 @@ public:
     [[nodiscard]] row_matrix matrix(const std::string& name, std::size_t count, std::size_t width) {
         const auto given = tensor(name, {count, width});
         row_matrix made(as_index(count), as_index(width));
-        tiffin::read_as_f32(given->data, given->type, 0, count * width, made.data());
+        tiffin::read_as_f32(*given, 0, count * width, made.data());
         return made;
     }
     // None where it may be missing and is.
     [[nodiscard]] row_vector vector(const std::string& name, std::size_t width, bool optional = false) {
         const auto given = tensor(name, {width}, optional);
         row_vector made(as_index(given ? width : 0));
-        if (given) tiffin::read_as_f32(given->data, given->type, 0, width, made.data());
+        if (given) tiffin::read_as_f32(*given, 0, width, made.data());
         return made;
     }
 

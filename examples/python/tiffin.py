@@ -28,12 +28,14 @@ import numpy as np
 
 BACKENDS = {"simd": 0, "eigen": 1, "reference": 2}
 DTYPES = {name: i for i, name in enumerate(
-    "as_stored f32 f16 bf16 i32 i64 u8 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f64".split())}
+    "as_stored f32 f16 bf16 i32 i64 u8 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f64 "
+    "f8_e4m3 f8_e5m2 f8_e8m0 nvfp4 u4".split())}
 # Numbers of a block and its bytes.
 BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "i32": (1, 4), "i64": (1, 8), "u8": (1, 1), "f64": (1, 8),
           "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q2_k": (256, 84),
           "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210), "iq4_nl": (32, 18),
-          "iq4_xs": (256, 136), "mxfp4": (32, 17)}
+          "iq4_xs": (256, 136), "mxfp4": (32, 17), "nvfp4": (64, 36), "u4": (2, 1),
+          "f8_e4m3": (1, 1), "f8_e5m2": (1, 1), "f8_e8m0": (1, 1)}
 # The arrays that hold such numbers; blocks are bytes, and bf16, which numpy has not, is uint16.
 ARRAYS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "i64": np.int64, "f64": np.float64}
 CODES = ("shape missing_tensor unused_tensor duplicate_tensor dtype value size token_id overlap workspace option file "

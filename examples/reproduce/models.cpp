@@ -47,7 +47,7 @@ std::unique_ptr<training_run> folded(lab& in, const finished_run& run, const std
             if (!t.name.starts_with(at)) continue;
             const auto* const table = tables.find(t.name.substr(at.size()));
             if (table == nullptr) throw std::runtime_error("the folded layer has no " + t.name);
-            tiffin::read_as_f32(table->data, table->type, 0, t.shape.elements(), t.data);
+            tiffin::read_as_f32(*table, 0, t.shape.elements(), t.data);
         }
     }
     return made;

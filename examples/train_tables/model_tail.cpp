@@ -111,7 +111,7 @@ void model_tail::read(model_file& file, const tiffin::io::model& ffns) {
     const attention_sizes& a = sizes.attention;
     const std::size_t d = sizes.ffn.d_model, narrow = a.kv_heads * a.head;
     const auto put = [&](const tiffin::tensor_view& from, float* to) {
-        tiffin::read_as_f32(from.data, from.type, 0, from.shape.elements(), to);
+        tiffin::read_as_f32(from, 0, from.shape.elements(), to);
     };
     const auto fill = [&](const std::string& ours, const std::string& theirs, const tiffin::shape& shape) {
         put(*file.tensor(theirs, shape), all.find(ours)->data);

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <tiffin/dtype.hpp>
-#include <tiffin/format/given_format.hpp>
+#include <tiffin/format/scales.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -32,6 +33,8 @@ public:
     }
     [[nodiscard]] constexpr std::size_t rank() const noexcept { return rank_; }
     constexpr std::size_t operator[](std::size_t axis) const noexcept { return sizes_[axis]; }
+    // The size of the last axis; 1 for a scalar.
+    [[nodiscard]] constexpr std::size_t last() const noexcept { return rank_ == 0 ? 1 : sizes_[rank_ - 1]; }
     // Precondition: rank() < max_rank.
     constexpr void push_back(std::size_t size) noexcept { sizes_[rank_++] = size; }
     [[nodiscard]] constexpr std::size_t elements() const noexcept {
@@ -59,9 +62,50 @@ struct tensor_view {
     tiffin::shape shape;
     // Not 0 for a table without memory: its rows are given with each call, in token_inputs::gathered[gathered - 1].
     std::size_t gathered = 0;
+    tensor_scales scales{};
 
     [[nodiscard]] constexpr bool is_given() const noexcept { return data != nullptr || gathered != 0; }
+    // Row i of the last axis, all other axes taken as one. Precondition: data is not null.
+    [[nodiscard]] stored_row row(std::size_t i) const noexcept {
+        const std::size_t width = shape.last();
+        const auto* const codes = static_cast<const std::byte*>(data) + i * bytes_of_row(type, scales, width);
+        if (!scales.any()) return {codes};
+        if (scales.in_rows()) return {codes, codes + bytes_of(type, width)};
+        return {codes,
+                static_cast<const std::byte*>(scales.data) + i / scales.rows * scales.bytes_per_row(width)};
+    }
+    // Rows from `first` on, as a tensor of the given sizes. Precondition: no scale covers rows before `first` and others.
+    [[nodiscard]] tensor_view rows_from(std::size_t first, const tiffin::shape& sizes) const noexcept {
+        tensor_view part = *this;
+        const stored_row begin = row(first);
+        part.data = begin.codes;
+        part.shape = sizes;
+        if (scales.data != nullptr) part.scales.data = begin.scales;
+        return part;
+    }
 };
+
+// Reads values [first, first + count) of a tensor, row-major, with their scales. Precondition: not an integer type
+// without scales, and data is not null.
+inline void read_as_f32(const tensor_view& t, std::size_t first, std::size_t count, float* to) noexcept {
+    if (!t.scales.any()) return read_as_f32(t.data, t.type, first, count, to);
+    const std::size_t width = t.shape.last();
+    while (count > 0) {
+        const std::size_t inside = first % width, taken = std::min(count, width - inside);
+        const stored_row row = t.row(first / width);
+        read_as_f32(row.codes, t.type, inside, taken, to);
+        scale_values(t.scales, row, inside, taken, to);
+        first += taken;
+        count -= taken;
+        to += taken;
+    }
+}
+// Reads value i. Cost: decodes its block.
+inline float load_as_f32(const tensor_view& t, std::size_t i) noexcept {
+    float number;
+    read_as_f32(t, i, 1, &number);
+    return number;
+}
 
 // The tensors of a layer by name, in the order they were added. Views only: the memory is the
 // caller's, and a prepared layer may keep reading it (see prepare.hpp).
@@ -81,9 +125,10 @@ public:
         return add(std::move(name), tensor_view{data, dtype::f32, sizes});
     }
     // A table or pool whose rows are given with each call: those of its tokens, or of their choices (see token_inputs).
-    // Calls list such tables in the order in which they were added.
-    weights& add_gathered(std::string name, dtype type, tiffin::shape sizes) {
-        return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_});
+    // Calls list such tables in the order in which they were added. Their scales follow the codes of each row.
+    weights& add_gathered(std::string name, dtype type, tiffin::shape sizes,
+                          const tensor_scales& scales = {}) {
+        return add(std::move(name), tensor_view{nullptr, type, sizes, ++gathered_, scales});
     }
     // The first tensor of this name, or null. Cost: log2(tensors) comparisons.
     [[nodiscard]] const tensor_view* find(std::string_view name) const noexcept {

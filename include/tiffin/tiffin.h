@@ -98,7 +98,12 @@ enum {
     TIFFIN_DTYPE_IQ4_NL,
     TIFFIN_DTYPE_IQ4_XS,
     TIFFIN_DTYPE_MXFP4,
-    TIFFIN_DTYPE_F64  // read by the reference backend alone
+    TIFFIN_DTYPE_F64,  // read by the reference backend alone
+    TIFFIN_DTYPE_F8_E4M3,
+    TIFFIN_DTYPE_F8_E5M2,
+    TIFFIN_DTYPE_F8_E8M0,
+    TIFFIN_DTYPE_NVFP4,
+    TIFFIN_DTYPE_U4  // codes of rows with scales
 };
 
 // How a layer is computed (docs/numerics.md).

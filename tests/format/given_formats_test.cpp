@@ -5,6 +5,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -100,6 +101,47 @@ TEST_CASE("given formats: the bits of ggml") {
     check_bits<iq4_nl>({0}, 0xba95a11a50718573);
     check_bits<iq4_xs>({0}, 0x86e75ff69625ee40);
     check_bits<mxfp4>({}, 0xf1cd744d49690192);
+    check_bits<nvfp4>({}, 0xc6f46c00528c890a);
+}
+
+TEST_CASE("given formats: all numbers of 8 bits") {
+    const auto number = [](dtype type, unsigned bits) {
+        const auto stored = static_cast<unsigned char>(bits);
+        return static_cast<double>(load_as_f32(&stored, type, 0));
+    };
+    // From the definition: m 2^(e - bias - mantissa bits), e = 0 subnormal.
+    const auto defined = [](unsigned bits, int mantissa, int bias) {
+        const int e = static_cast<int>(bits & 0x7F) >> mantissa,
+                  m = static_cast<int>(bits) & ((1 << mantissa) - 1);
+        const double v = std::ldexp(e == 0 ? m : m + (1 << mantissa), std::max(e, 1) - bias - mantissa);
+        return (bits & 0x80) != 0 ? -v : v;
+    };
+    for (unsigned bits = 0; bits < 256; ++bits) {
+        CAPTURE(bits);
+        const double wide = number(dtype::f8_e4m3, bits), tall = number(dtype::f8_e5m2, bits);
+        if ((bits & 0x7F) == 0x7F)
+            CHECK(std::isnan(wide));
+        else
+            CHECK(wide == defined(bits, 3, 7));
+        if ((bits & 0x7F) > 0x7C)
+            CHECK(std::isnan(tall));
+        else if ((bits & 0x7F) == 0x7C)
+            CHECK(tall == (bits > 0x7F ? -HUGE_VAL : HUGE_VAL));
+        else
+            CHECK(tall == defined(bits, 2, 15));
+        const double power = number(dtype::f8_e8m0, bits);
+        if (bits == 255)
+            CHECK(std::isnan(power));
+        else
+            CHECK(power == std::ldexp(1.0, static_cast<int>(bits) - 127));
+        CHECK(number(dtype::u8, bits) == bits);
+        const auto pair = static_cast<unsigned char>(bits);
+        CHECK(load_as_f32(&pair, dtype::u4, 0) == static_cast<float>(bits % 16));
+        CHECK(load_as_f32(&pair, dtype::u4, 1) == static_cast<float>(bits / 16));
+    }
+    CHECK(number(dtype::f8_e4m3, 0x7E) == 448);
+    CHECK(number(dtype::f8_e5m2, 0x7B) == 57344);
+    CHECK(number(dtype::f8_e4m3, 0x01) == 0x1p-9);
 }
 
 TEST_CASE("given formats: the NaN of MXFP4 is refused") {

@@ -397,7 +397,7 @@ def refusals(runner, made, path):
                 "blk.0.attn_q_norm.weight", "blk.0.ffn_up.scale", "blk.1.attn_q.scale", "blk.7.ffn_up.weight", "blk.0.other.ffn_up.weight",
                 "blk.0.exp_probs_b.weight", "blk.x.ffn_up.weight", "output_norm.bias", "token_embd_norm.weight")),
             *((None, {**made.stored, name: (b"\0" * 4, "F32", (1,))}, [name, meaning]) for name, meaning in (
-                ("blk.0.ffn_up.scale", "scales"), ("blk.1.ffn_gate.input_scale", "activations are rounded"), ("blk.0.attn_q.scale", "scales"),
+                ("blk.1.ffn_gate.input_scale", "activations are rounded"), ("blk.0.attn_q.scale", "scales"),
                 ("output.scale", "scales"), ("blk.0.ffn_norm.bias", "not known"), ("blk.0.ffn_norm.scale", "scales"))),
             (None, {**made.stored, "blk.0.attn_k.weight": (b"\0" * 2048, "F32", (32, 16))}, ["blk.0.attn_k.weight", "(32, 16)"])):
         refused(sentences, made.file(bad, metadata, tensors), plain, *sentences, bad.name)

@@ -7,7 +7,7 @@ import numpy as np
 F32 = np.float32
 TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "IQ2_XXS": 16, "BF16": 30, "NVFP4": 40, "NEW": 99}
 BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34),
-          "Q4_K": (256, 144), "Q6_K": (256, 210), "IQ2_XXS": (256, 66)}
+          "Q4_K": (256, 144), "Q6_K": (256, 210), "IQ2_XXS": (256, 66), "NVFP4": (64, 36)}
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
@@ -59,6 +59,8 @@ def noise(rng, kind, shape):
         raw[:, 0:4] = scales
         if kind == "Q4_K":
             raw[:, 4:16] &= 0x07
+    elif kind == "NVFP4":
+        raw[:, 0:4] = rng.integers(8, 24, (len(raw), 4), dtype=np.uint8)
     else:
         raw[:, 0:2] = scales[:, :2]
     return raw.tobytes()
@@ -66,6 +68,13 @@ def noise(rng, kind, shape):
 
 def halves(raw, at):
     return np.ascontiguousarray(raw[:, at:at + 2]).view("<f2").astype(np.float64)
+
+
+def f8(codes, bits=3, bias=7):
+    """What F8_E4M3 stands for, in double; NaN not."""
+    e, m = (codes & 0x7F) >> bits, codes & ((1 << bits) - 1)
+    x = np.ldexp(np.where(e == 0, m, m + (1 << bits)).astype(np.float64), np.maximum(e, 1).astype(int) - bias - bits)
+    return np.where(codes & 0x80, -x, x)
 
 
 def numbers(raw, kind, shape):
@@ -88,6 +97,11 @@ def numbers(raw, kind, shape):
         pairs = b[:, 16:].reshape(-1, 4, 32)
         q = np.stack([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, 32)
         x = (halves(b, 0) * s)[:, :, None] * q - (halves(b, 2) * m)[:, :, None]
+    elif kind == "NVFP4":
+        pairs = b[:, 4:].reshape(-1, 4, 8)
+        q = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[np.concatenate([pairs & 7, pairs >> 4 & 7], axis=2)]
+        sign = np.where(np.concatenate([pairs & 8, pairs >> 4 & 8], axis=2) != 0, -1, 1)
+        x = f8(b[:, :4] & 0x7F)[:, :, None] * q * sign
     elif kind == "Q6_K":
         low, high = b[:, :128].reshape(-1, 2, 64).astype(int), b[:, 128:192].reshape(-1, 2, 32).astype(int)
         four = np.concatenate([low & 15, low >> 4], axis=2)

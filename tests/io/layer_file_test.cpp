@@ -208,7 +208,7 @@ TEST_CASE("layer files: formats that are wrong") {
     };
     refused("up_proj.weight.format", "q8_0", {"tensor 'up_proj.weight' be there in bytes (U8)"});
     refused("lm_head.weight.format", "q8_0", {"tensor 'lm_head.weight' be there in bytes (U8)"});
-    refused("up_proj.weight.format", "pt", {"one of q8_0, q4_0"});
+    refused("up_proj.weight.format", "pt", {"one of q8_0, q4_0, q4_1"});
     // Bytes without a format, of one that is not known, and bytes that are none of it.
     const std::vector<std::byte> bytes(64 * 34);
     weights raw;
@@ -216,12 +216,12 @@ TEST_CASE("layer files: formats that are wrong") {
         raw.add(e.name,
                 e.name == "up_proj.weight" ? tensor_view{bytes.data(), dtype::u8, {64, 34}} : e.tensor);
     check_refused(raw, {{"block", "glu"}}, errc::dtype, {"up_proj.weight", "U8"});
-    check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "q5_1"}}, errc::option,
-                  {"up_proj.weight.format", "'q5_1'", "one of q8_0, q4_0"});
+    check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "q9_1"}}, errc::option,
+                  {"up_proj.weight.format", "'q9_1'", "one of q8_0, q4_0, q4_1"});
     check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "q4_0"}}, errc::shape,
                   {"'up_proj.weight'", "q4_0", "(64, 34)", "18 bytes"});
     check_refused(raw, {{"block", "glu"}, {"up_proj.weight.format", "Q8_0"}}, errc::option,
-                  {"up_proj.weight.format", "'Q8_0'", "one of q8_0, q4_0"});
+                  {"up_proj.weight.format", "'Q8_0'", "one of q8_0, q4_0, q4_1"});
     const tiffin_test::scratch_folder folder;
     write(folder / "layer", raw, {{"block", "glu"}, {"up_proj.weight.format", "q8_0"}});
     const auto opened = open_with<reference<>>(folder / "layer");

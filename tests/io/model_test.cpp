@@ -1,5 +1,6 @@
 // Models: the formats that weights are kept in, layers that outlive the model, weights packed by several threads.
 #include <tiffin/io/model.hpp>
+#include <tiffin/io/weight_scales.hpp>
 
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/reference/reference.hpp>
@@ -59,6 +60,8 @@ TEST_CASE("model: weights are kept as they are stored, or as Q8_0, or as F32") {
     CHECK(kept({dtype::q4_1, dtype::q4_1, dtype::q4_1}) == dtype::q8_0);
     CHECK(kept({dtype::q4_0, dtype::q8_0}) == dtype::q8_0);
     CHECK(kept({dtype::f16, dtype::bf16}) == dtype::f32);
+    CHECK(kept({dtype::f8_e4m3, dtype::f8_e5m2, dtype::f8_e4m3}) == dtype::bf16);
+    CHECK(kept({dtype::f8_e4m3, dtype::f32}) == dtype::f32);
     CHECK(kept({dtype::q8_0, dtype::f32}) == dtype::f32);
     CHECK(kept({}) == dtype::f32);
 }
@@ -114,6 +117,32 @@ TEST_CASE("model: what is wrong is said with the file") {
           path.string() +
               ": layer 0: down_proj.weight: has shape (96, 64); its axis 0 must be d_model = 64, as in "
               "gate_proj.weight");
+}
+
+TEST_CASE("model: what scales beside a weight cover is told by their shape") {
+    const float scales[2400] = {};
+    const auto made = [&](const shape& weight, const shape& beside, dtype type = dtype::f32) {
+        tensor_view w{scales, dtype::f8_e4m3, weight};
+        const status s = io::add_scales(w, {scales, type, beside}, "w.scale");
+        CHECK(w.scales.any() == s.ok());
+        return std::pair(s ? w.scales.rows : 0, s ? w.scales.columns : 0);
+    };
+    constexpr std::size_t all = tensor_scales::all;
+    CHECK(made({200, 300}, {}) == std::pair(all, all));
+    CHECK(made({200, 300}, {1}) == std::pair(all, all));
+    CHECK(made({200, 300}, {1, 1}) == std::pair(all, all));
+    CHECK(made({200, 300}, {200}) == std::pair(std::size_t{1}, all));
+    CHECK(made({200, 300}, {200, 1}) == std::pair(std::size_t{1}, all));
+    CHECK(made({200, 320}, {200, 10}) == std::pair(std::size_t{1}, std::size_t{32}));
+    CHECK(made({200, 300}, {2, 3}) == std::pair(std::size_t{128}, std::size_t{128}));
+    CHECK(made({200, 300}, {4, 5}) == std::pair(std::size_t{64}, std::size_t{64}));
+    CHECK(made({200, 300}, {7, 10}) == std::pair(std::size_t{32}, std::size_t{32}));
+    CHECK(made({4, 50, 300}, {4}) == std::pair(std::size_t{50}, all));
+    CHECK(made({4, 50, 320}, {4, 50, 10}) == std::pair(std::size_t{1}, std::size_t{32}));
+    for (const shape& wrong :
+         {shape{300}, shape{2}, shape{3, 2}, shape{100, 300}, shape{200, 7}, shape{2, 3, 1}})
+        CHECK(made({200, 300}, wrong) == std::pair(std::size_t{0}, std::size_t{0}));
+    CHECK(made({200, 300}, {200}, dtype::i32) == std::pair(std::size_t{0}, std::size_t{0}));
 }
 
 }  // namespace io_model_test

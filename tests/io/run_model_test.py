@@ -22,7 +22,7 @@ except ImportError:
     print("numpy is not installed")
     sys.exit(77)
 
-from gguf_files import F32, TYPES, file_of, noise, numbers, read
+from gguf_files import F32, TYPES, f8, file_of, noise, numbers, read
 from run_layer_files import decode, parse
 from run_layer_files import file_of as safetensors_of
 from run_layer_files import raw_file
@@ -115,6 +115,14 @@ def made_here(runner):
             tensors, w = dense(rng, d, f, kinds)
             path.write_bytes(file_of(head(arch), {**norm, **tensors}))
             runner.compare(f"{arch} {kinds}", path, 1, x, glu(x64, w, phi))
+    # A factor beside a weight, as llama.cpp writes it.
+    for kind in ("NVFP4", "F32"):
+        tensors, w = dense(rng, d, f, (kind,) * 3)
+        for part, factor in (("gate", 0.75), ("up", 1.7), ("down", -0.3)):
+            tensors[f"blk.1.ffn_{part}.scale"] = (np.full(1, factor, F32).tobytes(), "F32", (1,))
+            w[part] = (F32(factor) * w[part].astype(F32)).astype(np.float64)
+        path.write_bytes(file_of(head("llama"), {**norm, **tensors}))
+        runner.compare(f"a factor beside {kind}", path, 1, x, glu(x64, w, silu))
     # Biases.
     tensors, w = dense(rng, d, f, ("F32",) * 3)
     for part, n in (("gate", f), ("up", f), ("down", d)):
@@ -204,11 +212,16 @@ def refusals(runner, rng, head, path, x, norm):
     one = (np.ones(1, F32).tobytes(), "F32", (1,))
     for end, meaning in (("scale", "scales"), ("input_scale", "activations are rounded")):
         for stem in ("ffn_gate.", "ffn_up.", "ffn_down.", "ffn_up_exps.", "ffn_down_shexp.", "exp_probs_b."):
+            if end == "scale" and stem in ("ffn_gate.", "ffn_up.", "ffn_down."):
+                continue  # applied
             path.write_bytes(file_of(head("llama"), {**norm, **good, "blk.1." + stem + end: one}))
             runner.refused(stem + end, path, 1, x, ["blk.1." + stem + end, "no tensor of this name", meaning, "not read"])
+    few = (np.ones(3, F32).tobytes(), "F32", (3,))
+    path.write_bytes(file_of(head("llama"), {**norm, **good, "blk.1.ffn_up.scale": few}))
+    runner.refused("three factors", path, 1, x, ["blk.1.ffn_up.scale: is F32 of shape (3); it has the scales of a weight (512, 256)"])
     # Types of ggml that are not read: in nobody's way unless they are used, and inside the file.
     raw = noise(rng, "IQ2_XXS", (2, 256))
-    for kind, name, shape in (("IQ2_XXS", " (IQ2_XXS)", (2, 256)), ("NEW", "", (2, 256)), ("NVFP4", " (NVFP4)", (2, 64))):
+    for kind, name, shape in (("IQ2_XXS", " (IQ2_XXS)", (2, 256)), ("NEW", "", (2, 256))):
         path.write_bytes(file_of(head("llama"), {"odd": (raw, kind, shape), **norm, **good}))
         runner.expect(f"{kind} beside", not isinstance(runner.run(path, 1, x), str))
         path.write_bytes(file_of(head("llama"), {**norm, **good, "blk.1.ffn_up.weight": (raw, kind, shape)}))
@@ -408,6 +421,7 @@ def checkpoints(runner):
     odd_json(runner, folder, dense, x, glu(x64, plain, silu))
     unread(runner, folder, dense, x, glu(x64, plain, silu))
     quantised(runner, folder, dense, bert, x)
+    scaled(runner, folder, dense, x)
 
 
 def defaults(runner, folder, rng, d, f, x):
@@ -535,7 +549,7 @@ def unread(runner, folder, dense, x, y):
         (at / "model.safetensors").write_bytes(safetensors_raw(tensors))
         return at
 
-    odd = {"BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "I16": 2, "U16": 2, "U32": 4, "U64": 8, "C64": 8, "F64": 8, "F4": 0.5,
+    odd = {"BOOL": 1, "F8_E4M3FNUZ": 1, "I8": 1, "I16": 2, "U16": 2, "U32": 4, "U64": 8, "C64": 8, "F64": 8, "F4": 0.5,
            "F6_E2M3": 0.75, "NEW": 3}
     kinds = [(k, (2, 4), b"\1" * int(8 * size)) for k, size in odd.items()] + [("F32", (2, 1, 2, 1, 2), b"\1" * 32), ("F64", (0, 1, 2, 3, 4, 5), b"")]
     runner.compare("tensors that are not read", write({**good, **{f"visual.{i}": k for i, k in enumerate(kinds)}}), 1, x, y)
@@ -566,16 +580,50 @@ def quantised(runner, folder, dense, bert, x):
     packed = {k: v for k, v in dense.items() if "gate_proj" not in k}
     runner.refused("packed", folder("m", {"model_type": "llama"}, {**packed, "model.layers.1.mlp.gate_proj.qweight": one}), 1, x,
                    ["model.layers.1.mlp.gate_proj.qweight", "packed"])
-    # An F8 weight is named with its type, and what stands beside it.
-    at = folder("m", {"model_type": "llama"}, {})
-    weight = "model.layers.1.mlp.up_proj.weight"
-    eight = {k: ("F32", v.shape, v.tobytes()) for k, v in dense.items()}
-    eight.update({weight: ("F8_E4M3", dense[weight].shape, b"\1" * dense[weight].size), weight + "_scale_inv": ("F32", (1, 1), one.tobytes())})
-    (at / "model.safetensors").write_bytes(safetensors_raw(eight))
-    runner.refused("F8", at, 1, x, [weight + ": is F8_E4M3 of shape (96, 64)", weight + "_scale_inv", "scales"])
     # Other layers' are not this one's.
     other = {**dense, "model.layers.0.mlp.up_proj.weight_scale": one, "model.layers.1.self_attn.q_proj.weight_scale": one}
     runner.expect("beside others", not isinstance(runner.run(folder("m", {"model_type": "llama"}, other), 1, x), str))
+
+
+def scaled(runner, folder, dense, x):
+    """Weights of 8 bits with the scales that stand beside them: one for all, per row, per 32 values, per block."""
+    rng = np.random.default_rng(6)
+    at, root, x64 = folder("m", {"model_type": "llama"}, {}), "model.layers.1.mlp.", x.astype(np.float64)
+    powers = lambda *shape: rng.integers(118, 122, shape).astype(np.uint8)
+    floats = lambda *shape: rng.uniform(0.002, 0.01, shape).astype(F32)
+    halves = lambda *shape: (floats(*shape).view(np.uint32) >> 16).astype(np.uint16)
+    spread = lambda s, rows, columns: np.repeat(np.repeat(s, rows, 0), columns, 1)
+    forms = {
+        "one, F32": ("weight_scale", "F32", floats, lambda r, c: (), lambda s, r, c: s),
+        "one of one": ("weight_scale", "F32", floats, lambda r, c: (1,), lambda s, r, c: s[0]),
+        "per row": ("weight_scale", "BF16", halves, lambda r, c: (r, 1), lambda s, r, c: s),
+        "per 32 values": ("scale", "F8_E8M0", powers, lambda r, c: (r, c // 32), lambda s, r, c: spread(s, 1, 32)),
+        "32 x 32": ("scale", "F8_E8M0", powers, lambda r, c: (r // 32, c // 32), lambda s, r, c: spread(s, 32, 32)),
+        "128 x 128": ("weight_scale_inv", "F32", floats, lambda r, c: (-(-r // 128), -(-c // 128)),
+                      lambda s, r, c: spread(s, 128, 128)[:r, :c])}
+    value = {"F32": lambda s: s, "BF16": lambda s: (s.astype(np.uint32) << 16).view(F32), "F8_E8M0": lambda s: np.ldexp(F32(1), s.astype(int) - 127)}
+    for what, (end, kind, make, shape, whole) in forms.items():
+        for codes_kind, mantissa, bias in (("F8_E4M3", 3, 7), ("F8_E5M2", 2, 15)):
+            stored, w = {}, {}
+            for part in ("gate", "up", "down"):
+                rows, columns = dense[f"{root}{part}_proj.weight"].shape
+                codes = rng.integers(0, 256, (rows, columns)).astype(np.uint8) & 0xBF
+                scales = make(*shape(rows, columns))
+                w[part] = (whole(value[kind](scales), rows, columns) * f8(codes, mantissa, bias).astype(F32)).astype(np.float64)
+                stored[f"{root}{part}_proj.weight"] = (codes_kind, codes.shape, codes.tobytes())
+                stored[f"{root}{part}_proj.{end}"] = (kind, np.shape(scales), np.asarray(scales).tobytes())
+            (at / "model.safetensors").write_bytes(safetensors_raw(stored))
+            runner.compare(f"{codes_kind}, {what}", at, 1, x, glu(x64, w, silu))
+    up = root + "up_proj."
+    for sentences, name, tensor in (
+            ([up + "weight_scale: is F32 of shape (5, 2)", "scales of a weight (96, 64)"], up + "weight_scale", ("F32", (5, 2), b"\0" * 40)),
+            ([up + "weight_scale: is I32 of shape (1)", "F32, F16, BF16 or F8_E8M0"], up + "weight_scale", ("I32", (1,), b"\0" * 4)),
+            (["up_proj.weight: the scale of row 0, number 0, is NaN"], up + "weight_scale", ("F8_E8M0", (1,), b"\xff")),
+            ([up + "weight_scale_2", "scales", "not read"], up + "weight_scale_2", ("F32", (1,), b"\0" * 4)),
+            ([up + "input_scale", "activations are rounded"], up + "input_scale", ("F32", (1,), b"\0" * 4))):
+        wrong = {k: v for k, v in stored.items() if not (k.startswith(up) and "scale" in k)}
+        (at / "model.safetensors").write_bytes(safetensors_raw({**wrong, name: tensor}))
+        runner.refused(name, at, 1, x, sentences)
 
 
 def consolidated(runner):

@@ -297,7 +297,7 @@ TEST_CASE("safetensors: the formats of bytes that are read") {
     CHECK(four.tensors().find("w")->type == dtype::q4_0);
     CHECK(four.tensors().find("w")->shape == tiffin::shape{1, 2, 96});
     CHECK(four.metadata() == other);
-    for (const std::string name : {"q5_1", "", "q8_0 ", "Q8_0", "Q8_0\\n", "U8", "F32"}) {
+    for (const std::string name : {"q9_1", "", "q8_0 ", "Q8_0", "Q8_0\\n", "U8", "F32"}) {
         const auto file = accepted(with(name, "[2,35]", 70));
         CHECK(file.tensors().find("w")->type == dtype::u8);
         CHECK(file.tensors().find("w")->shape == tiffin::shape{2, 35});
@@ -409,7 +409,7 @@ TEST_CASE("safetensors: a tensor's fields") {
 
 TEST_CASE("safetensors: a tensor's number format") {
     for (const std::string type :
-         {"F64", "I8", "BOOL", "I16", "U16", "U32", "U64", "F8_E4M3", "f32", "F32 ", "", "float32"})
+         {"F64", "I8", "BOOL", "I16", "U16", "U32", "U64", "F8_E4M3FNUZ", "f32", "F32 ", "", "float32"})
         check_entry_refused(entry(type, "[1]", "[0,4]"), 4, errc::dtype, {"'" + type + "'", "BF16"});
     for (const std::string value : {"1", "null", "true", "-1", "0.5", "[\"F32\"]", "{}"})
         check_entry_refused("{\"dtype\":" + value + ",\"shape\":[1],\"data_offsets\":[0,4]}", 4, errc::file,
@@ -432,7 +432,8 @@ TEST_CASE("safetensors: tensors that are not read are listed where that is asked
     CHECK(file->tensors().find("w")->shape == tiffin::shape{1});
     REQUIRE(file->unread().size() == 5);
     CHECK(file->unread()[1].reason() ==
-          "is F32 of shape (1, 1, 1, 1, 2), which is not read; F32, F16, BF16, I32, I64 and U8 of at most 4 "
+          "is F32 of shape (1, 1, 1, 1, 2), which is not read; F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0, "
+          "I32, I64 and U8 of at most 4 "
           "axes are");
     CHECK(file->unread()[4].name == "e");
     CHECK(file->metadata().contains("e.format"));

@@ -13,10 +13,11 @@ namespace tiffin_test {
 
 // Every format of table rows.
 inline constexpr tiffin::dtype row_formats[] = {
-    tiffin::dtype::f32,  tiffin::dtype::bf16,   tiffin::dtype::f16,    tiffin::dtype::q8_0,
-    tiffin::dtype::q4_0, tiffin::dtype::q4_1,   tiffin::dtype::q5_0,   tiffin::dtype::q5_1,
-    tiffin::dtype::q2_k, tiffin::dtype::q3_k,   tiffin::dtype::q4_k,   tiffin::dtype::q5_k,
-    tiffin::dtype::q6_k, tiffin::dtype::iq4_nl, tiffin::dtype::iq4_xs, tiffin::dtype::mxfp4};
+    tiffin::dtype::f32,   tiffin::dtype::bf16,    tiffin::dtype::f16,    tiffin::dtype::q8_0,
+    tiffin::dtype::q4_0,  tiffin::dtype::q4_1,    tiffin::dtype::q5_0,   tiffin::dtype::q5_1,
+    tiffin::dtype::q2_k,  tiffin::dtype::q3_k,    tiffin::dtype::q4_k,   tiffin::dtype::q5_k,
+    tiffin::dtype::q6_k,  tiffin::dtype::iq4_nl,  tiffin::dtype::iq4_xs, tiffin::dtype::mxfp4,
+    tiffin::dtype::nvfp4, tiffin::dtype::f8_e4m3, tiffin::dtype::f8_e5m2};
 
 // Blocks of noise with scales of moderate size.
 inline std::vector<unsigned char> noise_blocks(tiffin::dtype type, std::size_t numbers, std::uint64_t seed) {
@@ -33,6 +34,11 @@ inline std::vector<unsigned char> noise_blocks(tiffin::dtype type, std::size_t n
             if constexpr (requires { block.scale; }) block.scale = scale;
             if constexpr (requires { block.least; }) block.least = scale;
             if constexpr (requires { block.exponent; }) block.exponent = 118;
+            if constexpr (requires { block.scales.fill(0x18); } &&
+                          decltype(format)::type == tiffin::dtype::nvfp4)
+                block.scales.fill(0x18);
+            if constexpr (decltype(format)::block == 1 && sizeof block == 1)
+                block &= 0xBF;  // magnitudes below 2, no NaN
             std::memcpy(bytes.data() + at, &block, sizeof block);
         }
     });

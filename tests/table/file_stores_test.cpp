@@ -270,7 +270,9 @@ TEST_CASE("find_table: what is no table") {
     refused("map", errc::dtype, "is I32; rows hold F32 or a smaller format of it");
     refused("vector", errc::shape, "has shape (64); a table is (rows, width)");
     refused("untold", errc::option, "metadata 'untold.format' does not say of which format");
-    refused("unknown", errc::option, "is bytes of 'Q5_1'; known are q8_0, q4_0");
+    refused("unknown", errc::option,
+            "is bytes of 'Q5_1'; known are q8_0, q4_0, "
+            "q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, nvfp4, u4");
     CHECK(io::find_table(folder / "no file", "x").failure().code == errc::file);
 }
 

@@ -106,7 +106,7 @@ TIFFIN_INLINE status binder::bind_tensor(const required_tensor& t, tensor_view& 
     if (given.gathered != 0)
         needs_.gathered.push_back({t.name, given.gathered,
                                    pool ? given.shape[0] * given.shape[2] : given.shape[1], given.type,
-                                   pool ? given.shape[1] : given.shape[0]});
+                                   pool ? given.shape[1] : given.shape[0], 0, given.scales});
     else if (pool)
         needs_.tables.push_back({t.name, given.shape[1]});
     else if (t.kind == tensor_kind::table || is_map(t.kind))

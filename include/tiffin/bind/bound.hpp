@@ -38,6 +38,7 @@ struct gathered_table {
     dtype type;
     std::size_t vocab;        // rows of the whole table
     std::size_t choices = 0;  // rows per token chosen by a row router; 0: one, by token id
+    tensor_scales scales{};   // in the rows
 
     [[nodiscard]] std::size_t rows_per_token() const noexcept { return choices > 0 ? choices : 1; }
 };

@@ -57,7 +57,7 @@ inline status check_range(const tensor_view& given, const std::string& name, con
     std::array<float, 256> some;
     for (std::size_t first = 0; first < count; first += some.size()) {
         const std::size_t taken = std::min(some.size(), count - first);
-        read_as_f32(given.data, given.type, first, taken, some.data());
+        read_as_f32(given, first, taken, some.data());
         for (std::size_t i = 0; i < taken; ++i) {
             const float v = some[i];
             if (std::fabs(v) <= format.largest || (format.block == 1 && !std::isfinite(v))) continue;
@@ -86,7 +86,7 @@ inline status check_deciding(tensor_kind kind, tensor_view given, const std::str
             std::memcpy(&number, static_cast<const unsigned char*>(given.data) + i * sizeof number,
                         sizeof number);
         else
-            number = static_cast<double>(load_as_f32(given.data, given.type, i));
+            number = static_cast<double>(load_as_f32(given, i));
         if (std::isfinite(number) || (bias && !std::isnan(number))) continue;
         return failure(errc::value, name, "number ", i, " is ",
                        (std::isnan(number) ? "NaN"
@@ -105,6 +105,35 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
                    " its last axis must be a multiple of ", block);
 }
 
+// Checks the scales that accompany a tensor: their format and places, and, where there is memory, that they are finite.
+inline status check_scales_of(const tensor_view& given, const std::string& name) {
+    const tensor_scales& s = given.scales;
+    if (!s.any()) return {};
+    if (s.type != dtype::f32 && s.type != dtype::f16 && s.type != dtype::bf16 && s.type != dtype::f8_e8m0)
+        return failure(errc::dtype, name, "has scales of ", name_of(s.type),
+                       "; they are F32, F16, BF16 or F8_E8M0");
+    if (given.type == dtype::f64 || given.type == dtype::i32 || given.type == dtype::i64)
+        return failure(errc::dtype, name, "is ", name_of(given.type), " and has scales");
+    const std::size_t width = given.shape.last(),
+                      all = given.shape.elements() / std::max<std::size_t>(width, 1);
+    const std::size_t rank = given.shape.rank(), rows = rank > 1 ? given.shape[rank - 2] : 1;
+    if (s.rows == 0 || (s.in_rows() && s.rows != 1))
+        return failure(errc::shape, name, "has a scale per ", s.rows,
+                       " rows; scales that lie in the rows are of one row");
+    if (rank > 2 && s.rows < all && rows % s.rows != 0)
+        return failure(errc::shape, name, "has shape ", to_string(given.shape), " and a scale per ", s.rows,
+                       " rows, which ", rows, " is no multiple of");
+    const std::size_t values = s.per_row(width) * (s.has_bias ? 2 : 1);
+    for (std::size_t row = 0; given.data != nullptr && row < all; row += std::min(s.rows, all))
+        for (std::size_t i = 0; i < values; ++i) {
+            const float scale = load_as_f32(given.row(row).scales, s.type, i);
+            if (!std::isfinite(scale))
+                return failure(errc::value, name, "the scale of row ", row, ", number ", i, ", is ",
+                               (std::isnan(scale) ? "NaN" : "infinite"));
+        }
+    return {};
+}
+
 // Rows that are given with a call are read without conversion.
 inline status check_gathered(tensor_kind kind, const tensor_view& given, const std::string& name,
                              const number_formats& formats) {
@@ -114,6 +143,11 @@ inline status check_gathered(tensor_kind kind, const tensor_view& given, const s
     if (!formats.any_table && given.type != table.type)
         return failure(errc::dtype, name, "has rows of ", name_of(given.type),
                        " that come with each call; the backend's tables are ", table.name);
+    if (given.scales.any() && !formats.any_table && !table.keeps_scales)
+        return failure(errc::dtype, name,
+                       "has rows with scales that come with each call; the backend's tables are ", table.name,
+                       " without");
+    if (status s = check_scales_of(given, name); !s) return s;
     return check_blocks(given, name, name_of(given.type), block_of(given.type));
 }
 
@@ -127,6 +161,7 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
     if (!table && !(dense && formats.reads == in_place::dense_and_tables)) return false;
     const number_format format = table ? format_of_table(formats, given.type) : formats.weights;
     if (!format.is_given || format.type != given.type) return false;
+    if (given.scales.any() && !format.keeps_scales) return false;
     // Table rows are read at any alignment.
     const std::size_t alignment = block_of(given.type) > 1 ? 2 : size_of(given.type);
     return table || reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0;
@@ -135,27 +170,32 @@ inline bool stays_in_place(tensor_kind kind, const tensor_view& given,
 // Whether a tensor can be read as given, and kept in the backend's format for its kind.
 inline status check_format(tensor_kind kind, const tensor_view& given, const std::string& name,
                            const number_formats& formats) {
-    if (is_integer(given.type)) return {};
+    if (is_integer(given.type) && !given.scales.any()) return {};
     if (given.type == dtype::f64 && formats.reads != in_place::everything)
         return failure(errc::dtype, name, "has dtype F64, which `reference` alone reads; round it to F32");
     if (given.gathered != 0) return check_gathered(kind, given, name, formats);
     if (block_of(given.type) > 1) {
         if (status s = check_blocks(given, name, name_of(given.type), block_of(given.type)); !s) return s;
-        if (status s = check_scales(given, name); !s) return s;
+        if (!given.scales.any())
+            if (status s = check_scales(given, name); !s) return s;
     }
+    if (status s = check_scales_of(given, name); !s) return s;
     if (status s = check_deciding(kind, given, name, formats); !s) return s;
     const bool dense = kind == tensor_kind::projection || kind == tensor_kind::low_rank_in;
     if (!dense && !holds_rows(kind)) return {};
+    const dtype type = chosen_by(given);
     const number_format format =
-        dense ? formats_of(formats, std::span(&given.type, 1)).weights : format_of_table(formats, given.type);
+        dense ? formats_of(formats, std::span(&type, 1)).weights : format_of_table(formats, given.type);
     if (status s = check_blocks(given, name, format.name, format.block); !s) return s;
     if (dense)
         if (status s = check_blocks(given, name, "activations of " + std::string(formats.activations.name),
                                     formats.activations.block);
             !s)
             return s;
+    const bool scaled = given.scales.any() && !format.keeps_scales;
     const bool as_given = format.type == given.type && format.type != dtype::f32;
-    if (format.largest == f32::largest || as_given || bound_of(given.type) <= format.largest) return {};
+    if (format.largest == f32::largest) return {};
+    if (!scaled && (as_given || bound_of(given.type) <= format.largest)) return {};
     return check_range(given, name, format);
 }
 

@@ -21,7 +21,7 @@ public:
     // In any format. Table rows are read at any alignment, also in mapped files.
     stored_numbers(const tensor_view& given, const number_format& format, std::size_t alignment = 1) {
         if (given.data == nullptr) return;
-        if (format.is_given && format.type == given.type &&
+        if (format.is_given && format.type == given.type && (format.keeps_scales || !given.scales.any()) &&
             reinterpret_cast<std::uintptr_t>(given.data) % alignment == 0)
             data_ = static_cast<const std::byte*>(given.data);
         else

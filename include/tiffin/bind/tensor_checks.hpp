@@ -48,8 +48,12 @@ inline status check_given(const weights& given) {
 }
 
 inline status check_dtype(const required_tensor& t, const tensor_view& given) {
-    const bool integers = is_integer(given.type);
-    if (integers == is_map(t.kind) && given.type != dtype::u8) return {};
+    const bool codes = given.type == dtype::u8 || given.type == dtype::u4;
+    const bool integers = is_integer(given.type) && !given.scales.any();
+    if (integers == is_map(t.kind) && (!codes || given.scales.any())) return {};
+    if (codes)
+        return failure(errc::dtype, t.name, "has dtype ", name_of(given.type),
+                       ", which are codes; their scales are to be given with them");
     return failure(errc::dtype, t.name, "has dtype ", name_of(given.type),
                    (integers ? "; a layer's tensors are F32, F16, BF16, or blocks such as Q8_0 and Q4_0"
                              : "; a map is I32 or I64"));

@@ -81,9 +81,9 @@ struct call_arguments {
         return token_ids ? token_ids[row(i)] : 0;
     }
     // The row of token i in gathered table `number`, from 1 on; or the row of its choice `which`.
-    [[nodiscard]] const std::byte* gathered_row(std::size_t number, std::size_t i, std::size_t choices = 1,
-                                                std::size_t which = 0) const noexcept {
-        return gathered[number - 1].row((first + row(i)) * choices + which);
+    [[nodiscard]] stored_row gathered_row(std::size_t number, std::size_t i, std::size_t choices = 1,
+                                          std::size_t which = 0) const noexcept {
+        return gathered[number - 1].stored((first + row(i)) * choices + which);
     }
 };
 

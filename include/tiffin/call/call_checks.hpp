@@ -84,6 +84,9 @@ inline status check_gathered_form(const gathered_table& table, std::span<const g
     if (rows.type != table.type || rows.width != table.width)
         return failure(errc::dtype, table.name, "was gathered as rows of ", rows.width, " ",
                        name_of(rows.type), "; the layer reads ", table.width, " ", name_of(table.type));
+    if (!rows.scales.stored_as(table.scales))
+        return failure(errc::dtype, table.name, "was gathered with ", rows.scales.text(),
+                       "; the layer reads rows with ", table.scales.text());
     if (rows.index.size() == tokens * table.rows_per_token()) return {};
     if (table.choices == 0)
         return failure(errc::size, table.name, "was gathered for ", rows.index.size(),

@@ -101,8 +101,8 @@ private:
           weight_(taps_ * width_),
           norm_weight_(width_) {
         for (std::size_t i = 0; i < taps_ * width_; ++i)
-            weight_[i % taps_ * width_ + i / taps_] = load_as_f32(conv.data, conv.type, i);
-        for (std::size_t i = 0; i < width_; ++i) norm_weight_[i] = load_as_f32(norm.data, norm.type, i);
+            weight_[i % taps_ * width_ + i / taps_] = load_as_f32(conv, i);
+        for (std::size_t i = 0; i < width_; ++i) norm_weight_[i] = load_as_f32(norm, i);
     }
     [[nodiscard]] status check(const matrix_view<const float>& v, std::span<const std::uint32_t> sequence_of,
                                std::span<const row_history> histories, const matrix_view<float>& y) const {

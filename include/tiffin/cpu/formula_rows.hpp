@@ -2,9 +2,9 @@
 #pragma once
 
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/kept_rows.hpp>
 #include <tiffin/cpu/packed_bank.hpp>
 #include <tiffin/cpu/product_sums.hpp>
-#include <tiffin/format/number_format.hpp>
 #include <tiffin/grammar/tensor_kinds.hpp>
 #include <tiffin/plan/op.hpp>
 #include <tiffin/router/selection.hpp>
@@ -37,11 +37,10 @@ struct block_range {
 // A tensor whose rows a formula reads.
 struct row_tensor {
     tensor_kind kind;
-    const std::byte* numbers = nullptr;
-    row_format format{};
+    kept_rows kept{};
     std::size_t width = 0;
     std::size_t gathered = 0;     // 0, or the number of the gathered table, from 1 on
-    std::size_t expert_step = 0;  // pool, chosen_rows: elements from one expert's row to the next
+    std::size_t expert_step = 0;  // pool, chosen_rows: rows of a table from one expert's row to the next
     std::size_t choices = 0;
     std::size_t state = 0;  // offset of the choices in the per-token state
     const packed_bank* bank = nullptr;
@@ -56,26 +55,36 @@ struct row_tensor {
         const call_arguments& call = of.call;
         const auto by_id = [&] {
             if (gathered != 0) return call.gathered_row(gathered, t);
-            return numbers + format.bytes(static_cast<std::size_t>(call.token_id(t)) * width);
+            return kept.row(static_cast<std::size_t>(call.token_id(t)));
         };
         if (kind == tensor_kind::table) return visit(by_id(), 1.0f);
         const choice<float>* const of_token = chosen(of.state_of(t));
-        const std::byte* const first = kind == tensor_kind::pool ? by_id() : numbers;
         for (std::size_t i = 0; i < choices && of_token[i].expert >= 0; ++i)
-            visit(kind == tensor_kind::chosen_rows && gathered != 0
-                      ? call.gathered_row(gathered, t, choices, i)
-                      : first + format.bytes(static_cast<std::size_t>(of_token[i].expert) * expert_step),
-                  of_token[i].weight);
+            visit(row_of(call, t, i, static_cast<std::size_t>(of_token[i].expert)), of_token[i].weight);
+    }
+    // The row of choice i of token t, which is expert e.
+    [[nodiscard]] stored_row row_of(const call_arguments& call, std::size_t t, std::size_t i,
+                                    std::size_t e) const noexcept {
+        const bool pool = kind == tensor_kind::pool;
+        if (gathered == 0)
+            return kept.row(e * expert_step + (pool ? static_cast<std::size_t>(call.token_id(t)) : 0));
+        if (!pool) return call.gathered_row(gathered, t, choices, i);
+        // The rows of all experts, one after the other.
+        stored_row row = call.gathered_row(gathered, t);
+        row.codes += kept.format.bytes(e * width);
+        row.first += e * width;
+        return row;
     }
     void prefetch(const auto& of, std::size_t t, std::size_t first, std::size_t features) const noexcept {
         if (!holds_rows(kind) || first >= width) return;
         const std::size_t behind = std::min(first + features, width);
-        each(of, t, [&](const std::byte* row, float) noexcept {
-            const std::size_t end = format.bytes(behind - 1) + format.block_bytes;
-            for (std::size_t at = format.bytes(first); at < end; at += 64) __builtin_prefetch(row + at);
-            __asm__ volatile(""
-                             :
-                             : "r"(row));  // g++ 12 drops calls of a function that does nothing but prefetch
+        each(of, t, [&](const stored_row& row, float) noexcept {
+            const std::size_t end = kept.format.bytes(behind - 1) + kept.format.block_bytes;
+            for (std::size_t at = kept.format.bytes(first); at < end; at += 64)
+                __builtin_prefetch(row.codes + at);
+            if (row.scales != nullptr) __builtin_prefetch(row.scales);
+            // g++ 12 drops calls of a function that does nothing but prefetch.
+            __asm__ volatile("" : : "r"(row.codes));
         });
     }
 };
@@ -93,8 +102,8 @@ public:
 
     [[nodiscard]] operand<float> read(float* room, const float** rows, std::size_t panel) const noexcept {
         const bool whole = at_.features % Machine::lane_count == 0;
-        const bool in_place = whole && tensor_.format.decode == nullptr &&
-                              tensor_.kind != tensor_kind::pool && tensor_.kind != tensor_kind::chosen_rows &&
+        const bool in_place = whole && tensor_.kept.are_f32() && tensor_.kind != tensor_kind::pool &&
+                              tensor_.kind != tensor_kind::chosen_rows &&
                               tensor_.kind != tensor_kind::low_rank_out;
         for (std::size_t i = 0; i < at_.tokens; ++i) {
             const std::size_t t = at_.token + i;
@@ -118,8 +127,7 @@ private:
             default: break;
         }
         const float* found = nullptr;
-        tensor_.each(of_, t,
-                     [&](const std::byte* row, float) { found = reinterpret_cast<const float*>(row); });
+        tensor_.each(of_, t, [&](const stored_row& row, float) { found = kept_rows::values(row); });
         return found;
     }
     void copy(std::size_t t, float* to) const noexcept {
@@ -128,23 +136,20 @@ private:
             case tensor_kind::pool:
             case tensor_kind::chosen_rows: return mix_rows(t, to);
             case tensor_kind::table:
-                return tensor_.each(of_, t, [&](const std::byte* row, float) noexcept { decode(row, to); });
+                return tensor_.each(of_, t, [&](const stored_row& row, float) noexcept {
+                    tensor_.kept.read(row, at_.feature, at_.features, to);
+                });
             default:
                 return static_cast<void>(std::memcpy(to, row(t) + at_.feature, at_.features * sizeof *to));
         }
     }
-    void decode(const std::byte* row, float* to) const noexcept {
-        if (tensor_.format.decode != nullptr)
-            tensor_.format.decode(row, at_.feature, at_.features, to);
-        else
-            std::memcpy(to, row + at_.feature * sizeof *to, at_.features * sizeof *to);
-    }
     void mix_rows(std::size_t t, float* to) const noexcept {
         std::fill_n(to, step_, 0.0f);
         alignas(64) float one[block_numbers];
-        tensor_.each(of_, t, [&](const std::byte* row, float weight) noexcept {
-            const float* from = reinterpret_cast<const float*>(row) + at_.feature;
-            if (tensor_.format.decode != nullptr) decode(row, one), from = one;
+        const kept_rows& kept = tensor_.kept;
+        tensor_.each(of_, t, [&](const stored_row& row, float weight) noexcept {
+            const float* from = kept_rows::values(row) + at_.feature;
+            if (!kept.are_f32()) kept.read(row, at_.feature, at_.features, one), from = one;
             for (std::size_t j = 0; j < at_.features; j += Machine::lane_count) {
                 const std::size_t n = std::min(Machine::lane_count, at_.features - j);
                 Machine::store(Machine::multiply_add(reg(weight), Machine::load_row(from + j, n),

@@ -98,8 +98,7 @@ auto formula_tensors<Machine>::keep(tensor_kind kind, const tensor_view& t, cons
     switch (kind) {
         case tensor_kind::projection: return {false, {from::sum, sums++, nullptr}, {}};
         case tensor_kind::row_scale: return {false, {from::scale, state.scale, nullptr}, {}};
-        case tensor_kind::scalar:
-            return {false, {from::number, 0, keep_number(load_as_f32(t.data, t.type, 0))}, {}};
+        case tensor_kind::scalar: return {false, {from::number, 0, keep_number(load_as_f32(t, 0))}, {}};
         case tensor_kind::row_width:
             return {false, {from::number, 0, keep_number(static_cast<float>(width))}, {}};
         case tensor_kind::computed:
@@ -125,7 +124,8 @@ template <class Machine>
 auto formula_tensors<Machine>::keep_row(tensor_kind kind, const tensor_view& t, const node_state& state,
                                         std::size_t width, const preparation& how) -> kept_tensor {
     row_tensor row{kind};
-    row.width = row.expert_step = width;
+    row.width = width;
+    row.expert_step = 1;
     row.choices = state.choices;
     row.state = state.choices_at;
     row.rank = state.rank;
@@ -136,10 +136,9 @@ auto formula_tensors<Machine>::keep_row(tensor_kind kind, const tensor_view& t, 
         stored_.emplace_back(t, format);
         how.hold(stored_.back().own_bytes());
         if (t.gathered == 0) how.done(t);
-        row.numbers = stored_.back().data();
-        row.format = format.rows;
+        row.kept = kept_rows(t, format, stored_.back());
         row.gathered = t.gathered;
-        if (kind == tensor_kind::pool && t.gathered == 0) row.expert_step = t.shape[1] * width;
+        if (kind == tensor_kind::pool) row.expert_step = t.shape[1];
     }
     return {false, {value_ref::from::row, 0, nullptr}, row};
 }

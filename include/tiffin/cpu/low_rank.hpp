@@ -55,12 +55,10 @@ public:
 
     low_rank_stage(const tensor_view& a, std::size_t inputs, const preparation& how)
         : experts_(a.shape[0]), rank_(a.shape[1]), inputs_(inputs) {
+        const dtype type = chosen_by(a);
         for (std::size_t e = 0; e < experts_; ++e) {
-            tensor_view one = a;
-            one.data = static_cast<const std::byte*>(a.data) + bytes_of(a.type, e * rank_ * inputs_);
-            one.shape = {rank_, inputs_};
-            weights_.emplace_back(rank_, inputs_, 1, formats_of(how.formats, std::span(&a.type, 1)));
-            weights_.back().pack(0, one, how);
+            weights_.emplace_back(rank_, inputs_, 1, formats_of(how.formats, std::span(&type, 1)));
+            weights_.back().pack(0, a.rows_from(e * rank_, {rank_, inputs_}), how);
         }
         how.done(a);
     }

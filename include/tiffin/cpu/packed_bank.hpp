@@ -27,9 +27,7 @@ public:
                 for (std::size_t r = 0; r < rank; ++r)
                     for (std::size_t j = 0; j < bank_group; ++j) {
                         const std::size_t feature = g * bank_group + j;
-                        *to++ = feature < outputs
-                                    ? load_as_f32(b.data, b.type, (e * outputs + feature) * rank + r)
-                                    : 0.0f;
+                        *to++ = feature < outputs ? load_as_f32(b, (e * outputs + feature) * rank + r) : 0.0f;
                     }
         how.hold(numbers_.size());
         how.done(b);

@@ -5,9 +5,9 @@
 #include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/row_checks.hpp>
 #include <tiffin/bind/source_sizes.hpp>
-#include <tiffin/bind/stored_numbers.hpp>
 #include <tiffin/bind/tensor_checks.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/kept_rows.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/product_sums.hpp>
 #include <tiffin/plan/lower.hpp>
@@ -135,7 +135,7 @@ private:
             case tensor_kind::row_keys: {
                 const number_format format = format_of_table(how.formats, t.type);
                 row_keys_ = stored_numbers(t, format);
-                format_ = format.rows;
+                keys_of_rows_ = kept_rows(t, format, row_keys_);
                 gathered_ = t.gathered;
                 how.hold(row_keys_.own_bytes());
                 if (t.gathered == 0) how.done(t);
@@ -153,10 +153,7 @@ private:
         keys_ = t.shape[1];
         half_ = t.shape[2];
         for (std::size_t g = 0; g < t.shape[0]; ++g) {
-            tensor_view one = t;
-            one.data = static_cast<const std::byte*>(t.data) + bytes_of(t.type, g * keys_ * half_);
-            one.shape = {keys_, half_};
-            keep_weight(one, half_, keys_of_, how);
+            keep_weight(t.rows_from(g * keys_, {keys_, half_}), half_, keys_of_, how);
         }
     }
     // Multiplies and copies the sums to rows of `to`, `stride` floats apart.
@@ -202,22 +199,21 @@ private:
         const std::size_t n = rows_chosen(chosen, choices_);
         const auto row_of = [&](std::size_t i) {
             return gathered_ != 0 ? call.gathered_row(gathered_, t, choices_, i)
-                                  : row_keys_.data() +
-                                        format_.bytes(static_cast<std::size_t>(chosen[i].expert) * inputs_);
+                                  : keys_of_rows_.row(static_cast<std::size_t>(chosen[i].expert));
         };
         for (std::size_t i = 0; i < n; ++i) {
-            if (i + 1 < n) __builtin_prefetch(row_of(i + 1));
+            if (i + 1 < n) __builtin_prefetch(row_of(i + 1).codes);
             products_of[i] = dot(row_of(i), in, t);
         }
         ops_->gate_rows(source_, products_of, n, scratch, chosen);
     }
-    [[nodiscard]] float dot(const std::byte* row, const activations& in, std::size_t t) const noexcept {
+    [[nodiscard]] float dot(const stored_row& row, const activations& in, std::size_t t) const noexcept {
         alignas(64) float some[finished_at_once];
         typename Machine::reg sums(0.0f);
         for (std::size_t k = 0; k < inputs_; k += finished_at_once) {
             const std::size_t end = std::min(k + finished_at_once, inputs_);
-            const float* numbers = reinterpret_cast<const float*>(row) + k;
-            if (format_.decode != nullptr) format_.decode(row, k, end - k, some), numbers = some;
+            const float* numbers = kept_rows::values(row) + k;
+            if (!keys_of_rows_.are_f32()) keys_of_rows_.read(row, k, end - k, some), numbers = some;
             for (std::size_t j = k; j < end; j += Machine::lane_count) {
                 const std::size_t left = std::min(Machine::lane_count, end - j);
                 sums = Machine::multiply_add(Machine::load_row(numbers + (j - k), left),
@@ -240,8 +236,8 @@ private:
     std::vector<products> keys_of_;  // of each group
     stored_numbers bias_;
     std::vector<std::int32_t> map_;  // of experts, or of ranges of table rows
-    row_format format_{};            // of the rows' keys
     stored_numbers row_keys_;
+    kept_rows keys_of_rows_{};
     std::size_t gathered_ = 0;  // 0, or the number of the gathered table of row keys, from 1 on
 };
 

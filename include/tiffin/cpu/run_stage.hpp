@@ -65,7 +65,7 @@ stage<Machine>::stage(const plan_node& node, const bound_node& bound, const sour
     find_weights(node, bound, weights);
     if (weights.empty()) last_chain_ = last_chain_of(node);
     std::vector<dtype> types;
-    for (const tensor_view* w : weights) types.push_back(w->type);
+    for (const tensor_view* w : weights) types.push_back(chosen_by(*w));
     if (!weights.empty())
         products_.emplace(sizes.outputs, sizes.inputs, weights.size(), formats_of(how.formats, types));
     std::uint32_t sums = 0;

@@ -64,22 +64,23 @@ constexpr bool is_stored_as([[maybe_unused]] dtype type) noexcept {
         return false;
 }
 
+// Whether values can be rounded to this format; the others are only read.
+constexpr bool has_encode(dtype type) noexcept {
+    return with_format(type, [=](auto format) { return decltype(format)::type == type; });
+}
+
 // The format in which kept_as_given keeps a weight of format `given`: its own where that has kernels (Q5_0 and the
 // k-quants: beside rounded activations only), else the nearest.
 constexpr dtype kept_as(dtype given, bool rounded_activations = true) noexcept {
     const bool kept = with_kept_format(given, [=](auto format) { return decltype(format)::type == given; });
-    if (kept && (rounded_activations || given <= dtype::q4_1)) return given;
+    if (kept && (rounded_activations || has_encode(given))) return given;
+    if (is_f8(given)) return dtype::bf16;
     return given == dtype::q4_k ? dtype::q4_1 : dtype::q8_0;
 }
 
 // The same for a table: its own format, in which it is read in place; f32 for F64.
 constexpr dtype table_kept_as(dtype given) noexcept {
     return given == dtype::f64 ? dtype::f32 : given;
-}
-
-// Whether values can be rounded to this format; the others are only read.
-constexpr bool has_encode(dtype type) noexcept {
-    return with_format(type, [=](auto format) { return decltype(format)::type == type; });
 }
 
 TIFFIN_END

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <tiffin/format/any_format.hpp>
+#include <tiffin/format/codes.hpp>
 #include <tiffin/format/f64.hpp>
+#include <tiffin/format/f8.hpp>
 #include <tiffin/format/iq4_xs.hpp>
 #include <tiffin/format/mxfp4.hpp>
+#include <tiffin/format/nvfp4.hpp>
 #include <tiffin/format/q2_k.hpp>
 #include <tiffin/format/q3_k.hpp>
 #include <tiffin/format/q5_1.hpp>
@@ -17,7 +20,7 @@
 
 TIFFIN_BEGIN
 
-// Calls visit(Format{}) for the format of this type. Precondition: one of table rows, neither an integer nor F64.
+// Calls visit(Format{}) for the format of this type. Precondition: one of table rows, neither I32, I64 nor F64.
 template <class Visit>
 constexpr decltype(auto) with_table_format(dtype type, const Visit& visit) {
     switch (type) {
@@ -27,6 +30,12 @@ constexpr decltype(auto) with_table_format(dtype type, const Visit& visit) {
         case dtype::iq4_nl: return visit(iq4_nl{});
         case dtype::iq4_xs: return visit(iq4_xs{});
         case dtype::mxfp4: return visit(mxfp4{});
+        case dtype::nvfp4: return visit(nvfp4{});
+        case dtype::f8_e4m3: return visit(f8_e4m3{});
+        case dtype::f8_e5m2: return visit(f8_e5m2{});
+        case dtype::f8_e8m0: return visit(f8_e8m0{});
+        case dtype::u8: return visit(u8_codes{});
+        case dtype::u4: return visit(u4_codes{});
         default: return with_kept_format(type, visit);
     }
 }

@@ -20,6 +20,9 @@ struct mxfp4 {
     };
     static constexpr dtype type = dtype::mxfp4;
     static constexpr std::size_t block = 32;
+    // What the codes stand for, doubled.
+    static constexpr std::array<std::int8_t, 16> doubled{
+        {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
 
     // An f16 of the same class: 0 for a finite scale, else NaN.
     static constexpr std::array<std::uint16_t, 1> scales(const storage& s) noexcept {
@@ -32,8 +35,6 @@ struct mxfp4 {
         return s;
     }
     static constexpr void decode(const storage& from, float* numbers) noexcept {
-        constexpr std::array<std::int8_t, 16> doubled{
-            {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
         // Half the scale, which is subnormal for exponents 0 and 1.
         const std::uint32_t e = from.exponent;
         const float half = std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);

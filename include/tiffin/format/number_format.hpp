@@ -25,18 +25,19 @@ template <codec Format>
 void convert(const tensor_view& given, std::size_t size, std::byte* to) noexcept {
     using stored = typename Format::storage;
     const std::size_t count = given.shape.elements();
-    if (is_stored_as<Format>(given.type) && size == count) {
+    const bool scaled = given.scales.any();
+    if (is_stored_as<Format>(given.type) && size == count && !scaled) {
         std::memcpy(to, given.data, size / Format::block * sizeof(stored));
         return;
     }
     std::array<float, Format::block * std::max<std::size_t>(256 / Format::block, 1)> numbers;
     for (std::size_t i = 0; i < size; i += numbers.size()) {
         const std::size_t taken = std::min(numbers.size(), std::max(count, i) - i);
-        read_as_f32(given.data, given.type, i, taken, numbers.data());
+        read_as_f32(given, i, taken, numbers.data());
         std::fill(numbers.begin() + static_cast<std::ptrdiff_t>(taken), numbers.end(), 0.0f);
         for (std::size_t j = 0; j < std::min(numbers.size(), size - i); j += Format::block) {
             stored block;
-            if (!repack<Format>(given.data, given.type, i + j, block))
+            if (scaled || !repack<Format>(given.data, given.type, i + j, block))
                 Format::encode(numbers.data() + j, block);
             std::memcpy(to, &block, sizeof block);
             to += sizeof block;
@@ -72,6 +73,8 @@ struct number_format {
     row_format rows{};
     void (*convert)(const tensor_view& given, std::size_t size,
                     std::byte* to) noexcept = &tiffin::convert<f32>;
+    // Whether scales that accompany a table are kept; else its rows are converted.
+    bool keeps_scales = false;
     // With kept_as_given: the format in which tensors given so are kept.
     number_format (*of)(dtype given) = nullptr;
 };
@@ -117,10 +120,18 @@ constexpr number_format describe(const Format&) {
 
 // The format in which a table of format `given` is kept.
 inline number_format format_of_table(const number_formats& all, dtype given) noexcept {
-    return all.tables.of != nullptr ? all.tables.of(given) : all.tables;
+    if (all.tables.of == nullptr) return all.tables;
+    number_format made = all.tables.of(given);
+    made.keeps_scales = true;
+    return made;
 }
 
-// The formats for weights that are kept together. With kept_as_given: one format for all, theirs if they agree, else
+// The format by which the kept format of a weight is chosen. Blocks times their scales are no longer multiples of what the
+// blocks can hold; Q8_0 rounds them least.
+inline dtype chosen_by(const tensor_view& weight) noexcept {
+    return weight.scales.any() && block_of(weight.type) > 1 ? dtype::q8_0 : weight.type;
+}
+// The formats for weights that are kept together, from their chosen_by(). With kept_as_given: one format for all, theirs if they agree, else
 // q8_0 (two block formats) or f32.
 inline number_formats formats_of(const number_formats& all, std::span<const dtype> given) noexcept {
     if (all.weights.of == nullptr || given.empty()) return all;

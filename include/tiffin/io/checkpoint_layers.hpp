@@ -5,6 +5,7 @@
 #include <tiffin/io/checkpoint_tensors.hpp>
 #include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/quantised_parts.hpp>
+#include <tiffin/io/weight_scales.hpp>
 
 #include <array>
 #include <cstddef>
@@ -69,8 +70,8 @@ private:
     }
     static std::string stem_of(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
 
-    // Finds a tensor and marks it as used.
-    result<const tensor_view*> use(const std::string& name) {
+    // Finds a tensor, with the scales of its codes, and marks both as used.
+    result<tensor_view> use(const std::string& name) {
         const auto at = tensors_.find(name);
         if (at == tensors_.end()) {
             // A weight quantised by another tool has tensors of other names.
@@ -80,17 +81,30 @@ private:
             return failure(errc::missing_tensor, name, "missing; the FFN of '", config_.type, "' reads it");
         }
         used_.insert(name);
-        if (at->second.wrong) return at->second.tensor;
+        if (at->second.wrong) return with_scales(name, *at->second.tensor);
         failure why = at->second.wrong.failure();
         if (status s = check_rest(stem_of(name)); why.code == errc::dtype && !s)
             why.what += "; " + s.failure().message();
         return why;
     }
+    // Scales beside values that are no codes would be of something that is not known: they remain unused.
+    result<tensor_view> with_scales(const std::string& name, tensor_view weight) {
+        if (!is_f8(weight.type) || !name.ends_with(".weight")) return weight;
+        for (const std::string_view end : scale_names) {
+            const auto scales = tensors_.find(stem_of(name) + std::string(end));
+            if (scales == tensors_.end()) continue;
+            if (weight.scales.any()) break;  // of several, the others are unused
+            if (!scales->second.wrong) return scales->second.wrong.failure();
+            if (status s = add_scales(weight, *scales->second.tensor, scales->first); !s) return s.failure();
+            used_.insert(scales->first);
+        }
+        return weight;
+    }
     status take(const std::string& name, const std::string& as, bool optional = false) {
         if (optional && !is_there(name)) return {};
         const auto tensor = use(name);
         if (!tensor) return tensor.failure();
-        made_.tensors.add(as, **tensor);
+        made_.tensors.add(as, *tensor);
         return {};
     }
     // Takes the first of these that is present; where none is, the failure names the first.
@@ -128,7 +142,7 @@ private:
         if (!is_there(both)) return take_all(at, "", {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}});
         const auto rows = use(both);
         if (!rows) return rows.failure();
-        return add_gate_and_up(made_.tensors, **rows, both);
+        return add_gate_and_up(made_.tensors, *rows, both);
     }
     status qwen_mixture(const std::string& at) {
         const bool renormalised = config_.renormalised;
@@ -186,7 +200,7 @@ private:
         if (auto dense = finished(status(), ffn); !dense)
             return dense.failure();
         else
-            made_ = into_branch(*std::move(dense));
+            made_ = first_branch(*dense);
 
         const std::string from = at + "meki_module.", to = "branch.1.";
         made_.options.insert({{to + "block", "meki"}});
@@ -220,15 +234,6 @@ private:
         const std::string g = has(from + "word_proj.") ? "word_proj." : "word_emb_projection.";
         return take_all(from + g, to + "word_proj.",
                         {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}});
-    }
-    // The block as the first of two parallel branches.
-    static described_layer into_branch(const described_layer& block) {
-        described_layer made;
-        made.options = {{"block", "parallel"}, {"branches", "2"}};
-        for (const auto& [key, value] : block.options) made.options.insert({"branch.0." + key, value});
-        for (const weights::entry& e : block.tensors.entries())
-            made.tensors.add("branch.0." + e.name, e.tensor);
-        return made;
     }
 
     const checkpoint_tensors::tensors_by_name& tensors_;

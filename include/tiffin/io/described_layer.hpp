@@ -3,6 +3,7 @@
 
 #include <tiffin/all_policies.hpp>
 #include <tiffin/call/prepare.hpp>
+#include <tiffin/format/number_format.hpp>
 #include <tiffin/io/layer_options.hpp>
 #include <tiffin/io/layer_text.hpp>
 #include <tiffin/plan/composition.hpp>
@@ -32,11 +33,24 @@ inline status add_gate_and_up(weights& to, const tensor_view& both, const std::s
     if (both.shape.rank() != 2 || both.shape[0] % 2 != 0)
         return failure(errc::shape, name, "has shape ", to_string(both.shape),
                        "; it must be (2 d_ff, d_model)");
-    tensor_view half{both.data, both.type, {both.shape[0] / 2, both.shape[1]}};
-    to.add("gate_proj.weight", half);
-    half.data = static_cast<const std::byte*>(both.data) + bytes_of(both.type, half.shape.elements());
-    to.add("up_proj.weight", half);
+    const std::size_t d_ff = both.shape[0] / 2;
+    if (both.scales.any() && both.scales.rows < both.shape[0] && d_ff % both.scales.rows != 0)
+        return failure(errc::shape, name, "has a scale per ", both.scales.rows,
+                       " rows, which are not all of one of its "
+                       "halves of ",
+                       d_ff);
+    to.add("gate_proj.weight", both.rows_from(0, {d_ff, both.shape[1]}));
+    to.add("up_proj.weight", both.rows_from(d_ff, {d_ff, both.shape[1]}));
     return {};
+}
+
+// The block as the first of two parallel branches.
+inline described_layer first_branch(const described_layer& block) {
+    described_layer made;
+    made.options = {{"block", "parallel"}, {"branches", "2"}};
+    for (const auto& [key, value] : block.options) made.options.insert({"branch.0." + key, value});
+    for (const weights::entry& e : block.tensors.entries()) made.tensors.add("branch.0." + e.name, e.tensor);
+    return made;
 }
 
 }  // namespace detail
@@ -74,16 +88,17 @@ result<any_layer> load_layer(const described_layer& from, const Backend& backend
 }
 
 // The format to keep the weights in without measurable loss: the tensors' own, if all have the same and weights can be
-// kept in it; Q8_0 for block formats that are only read, or for several of them; else F32.
+// kept in it; BF16 for F8; Q8_0 for block formats that are only read or have scales, or for several of them; else F32.
 inline dtype kept_format(const described_layer& layer) noexcept {
     bool blocks = true, first = true, same = true;
     dtype type = dtype::f32;
     for (const weights::entry& e : layer.tensors.entries()) {
         if (e.tensor.shape.rank() < 2 || is_integer(e.tensor.type) || e.name.ends_with("router.weight"))
             continue;
-        same = same && (first || e.tensor.type == type);
-        blocks = blocks && block_of(e.tensor.type) > 1;
-        type = e.tensor.type;
+        const dtype own = is_f8(e.tensor.type) ? dtype::bf16 : chosen_by(e.tensor);
+        same = same && (first || own == type);
+        blocks = blocks && block_of(own) > 1;
+        type = own;
         first = false;
     }
     if (same && type <= dtype::q4_0) return type;

@@ -1,13 +1,14 @@
-// Maps the FFN of a GGUF model's layer to a block: architectures by name, tensors to tiffin's names.
+// Maps the FFN of a GGUF model's layer to a block: tensors to tiffin's names.
 #pragma once
 
 #include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/gguf.hpp>
+#include <tiffin/io/gguf_architectures.hpp>
 #include <tiffin/io/quantised_parts.hpp>
+#include <tiffin/io/weight_scales.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,53 +21,6 @@
 TIFFIN_BEGIN
 namespace io {
 namespace detail {
-
-// How an architecture weights its top-k experts: softmax, renormalised or plain, or by its metadata (told).
-enum class gguf_routing { renormalised, plain, told };
-
-struct gguf_architecture {
-    std::string_view name;
-    std::string_view activation;
-    gguf_routing routing = gguf_routing::renormalised;
-    bool gate_in_up = false;  // ffn_up has the gate's rows, then up's
-};
-
-// Architectures of gated FFNs, and of mixtures of them. The activation is the one that llama.cpp computes.
-inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
-    {"llama", "silu"},
-    {"mistral3", "silu"},
-    {"qwen2", "silu"},
-    {"qwen2vl", "silu"},
-    {"qwen3", "silu"},
-    {"qwen3vl", "silu"},
-    {"smollm3", "silu"},
-    {"internlm2", "silu"},
-    {"minicpm", "silu"},
-    {"stablelm", "silu"},
-    {"olmo", "silu"},
-    {"olmo2", "silu"},
-    {"exaone", "silu"},
-    {"exaone4", "silu"},
-    {"granite", "silu"},
-    {"command-r", "silu"},
-    {"cohere2", "silu"},
-    {"xverse", "silu"},
-    {"baichuan", "silu"},
-    {"seed_oss", "silu"},
-    {"ernie4_5", "silu"},
-    {"gemma", "gelu_tanh"},
-    {"gemma2", "gelu_tanh"},
-    {"gemma3", "gelu_tanh"},
-    {"gemma3n", "gelu_tanh"},
-    {"gemma-embedding", "gelu_tanh"},
-    {"phi3", "silu", gguf_routing::renormalised, true},
-    {"glm4", "silu", gguf_routing::renormalised, true},
-    {"qwen2moe", "silu", gguf_routing::plain},
-    {"qwen3moe", "silu"},
-    {"olmoe", "silu", gguf_routing::plain},
-    {"granitemoe", "silu"},
-    {"deepseek2", "silu", gguf_routing::told},
-}};
 
 // Reads the FFN of one layer of a model from the tensors of all its files.
 class gguf_layer_reader {
@@ -91,6 +45,23 @@ private:
         for (const gguf_file& f : files_)
             if (const tensor_view* const t = f.tensors().find(prefix_ + name)) return t;
         return nullptr;
+    }
+    // Finds a tensor, with the scale that llama.cpp multiplies its products by (<stem>.scale, one or one per expert), and
+    // marks both as used. Errors: errc::missing_tensor; those of add_scales().
+    result<tensor_view> use(const std::string& name) {
+        const tensor_view* const t = find(name);
+        if (t == nullptr) return missing(name);
+        used_.insert(prefix_ + name);
+        tensor_view found = *t;
+        const std::size_t stem = name.size() - std::string_view("weight").size();
+        // Beside a router it would be something else.
+        const bool product = name.ends_with(".weight") && name != "ffn_gate_inp.weight";
+        const std::string scale = product ? name.substr(0, stem) + "scale" : "";
+        const tensor_view* const scales = scale.empty() ? nullptr : find(scale);
+        if (scales == nullptr) return found;
+        if (status s = add_scales(found, *scales, prefix_ + scale); !s) return s.failure();
+        used_.insert(prefix_ + scale);
+        return found;
     }
     // The value of the metadata key <architecture>.<name>.
     template <class T>
@@ -117,12 +88,9 @@ private:
 
     // Adds a tensor under the name `as`. Errors: errc::missing_tensor, unless it is optional.
     status take(const std::string& name, const std::string& as, bool optional = false) {
-        const tensor_view* const t = find(name);
-        if (t == nullptr) {
-            if (optional) return {};
-            return missing(name);
-        }
-        used_.insert(prefix_ + name);
+        if (optional && find(name) == nullptr) return {};
+        const auto t = use(name);
+        if (!t) return t.failure();
         made_.tensors.add(as, *t);
         return {};
     }
@@ -153,8 +121,9 @@ private:
         made_.options = {{"block", "glu"}, {"activation", std::string(architecture_.activation)}};
         if (!architecture_.gate_in_up || find("ffn_up.weight") == nullptr) return gated("", "");
         const std::string both = "ffn_up.weight";
-        if (status s = add_gate_and_up(made_.tensors, *find(both), prefix_ + both); !s) return s;
-        used_.insert(prefix_ + both);
+        const auto rows = use(both);
+        if (!rows) return rows.failure();
+        if (status s = add_gate_and_up(made_.tensors, *rows, prefix_ + both); !s) return s;
         return take("ffn_down.weight", "down_proj.weight");
     }
 
@@ -197,18 +166,14 @@ private:
     }
     // Splits a tensor (experts, rows, columns) into one per expert.
     status slices(const std::string& name, const std::string& part, std::size_t count) {
-        const tensor_view* const all = find(name);
-        if (all == nullptr) return missing(name);
+        const auto all = use(name);
+        if (!all) return all.failure();
         if (all->shape.rank() != 3 || all->shape[0] != count || count == 0)
             return failure(errc::shape, prefix_ + name, "has shape ", to_string(all->shape), "; it must be (",
                            count, " experts, rows, columns)");
-        const std::size_t numbers = all->shape[1] * all->shape[2];
         for (std::size_t e = 0; e < count; ++e)
             made_.tensors.add("experts." + std::to_string(e) + "." + part + "_proj.weight",
-                              {static_cast<const std::byte*>(all->data) + bytes_of(all->type, e * numbers),
-                               all->type,
-                               {all->shape[1], all->shape[2]}});
-        used_.insert(prefix_ + name);
+                              all->rows_from(e * all->shape[1], {all->shape[1], all->shape[2]}));
         return {};
     }
 

@@ -142,6 +142,7 @@ constexpr std::optional<dtype> gguf_dtype(std::uint32_t type) noexcept {
         case 27: return dtype::i64;
         case 30: return dtype::bf16;
         case 39: return dtype::mxfp4;
+        case 40: return dtype::nvfp4;
         default: return std::nullopt;
     }
 }
@@ -153,7 +154,7 @@ struct gguf_unread_type {
     std::size_t block;  // values per block
     std::size_t bytes;  // per block
 };
-inline constexpr std::array<gguf_unread_type, 15> gguf_unread_types{{
+inline constexpr std::array<gguf_unread_type, 14> gguf_unread_types{{
     {9, "Q8_1", 32, 36},
     {15, "Q8_K", 256, 292},
     {16, "IQ2_XXS", 256, 66},
@@ -168,7 +169,6 @@ inline constexpr std::array<gguf_unread_type, 15> gguf_unread_types{{
     {29, "IQ1_M", 256, 56},
     {34, "TQ1_0", 256, 54},
     {35, "TQ2_0", 256, 66},
-    {40, "NVFP4", 64, 36},
 }};
 constexpr const gguf_unread_type* find_gguf_unread_type(std::uint32_t number) noexcept {
     for (const gguf_unread_type& t : gguf_unread_types)

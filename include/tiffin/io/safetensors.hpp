@@ -31,11 +31,11 @@ namespace io {
 // into memory starts on a 64-byte boundary as a whole; mapped tensors, and any tensor of a file written by another
 // tool, may lie at any alignment.
 //
-// A U8 tensor with the metadata key `<name>.format`, q8_0 or q4_0, becomes a tensor of that format, whose last axis
+// A U8 tensor with the metadata key `<name>.format`, such as q8_0, becomes a tensor of that format, whose last axis
 // counts values. U8 tensors with another format, or none, stay U8.
 //
 // Beyond the official reader it refuses leading space, duplicate keys, unknown fields, a null `__metadata__`, and
-// shapes whose non-zero sizes overflow. It also refuses formats other than F32, F16, BF16, I32, I64 and U8, and ranks
+// shapes whose non-zero sizes overflow. It also refuses formats other than F32, F16, BF16, F8, I32, I64 and U8, and ranks
 // above `shape::max_rank`, unless unread_tensors::listed: such tensors are then in unread(), offsets checked.
 class safetensors_file {
 public:

@@ -40,7 +40,7 @@ struct unread_safetensor {
     // For error messages: what it is, and what can be read.
     [[nodiscard]] std::string reason() const {
         return "is " + detail::printable(type) + " of shape " + detail::sizes_text(sizes) +
-               ", which is not read; F32, F16, BF16, I32, I64 and U8 of at most " +
+               ", which is not read; F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0, I32, I64 and U8 of at most " +
                std::to_string(shape::max_rank) + " axes are";
     }
 };

@@ -30,7 +30,8 @@ static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) 
               "safetensors data is used as it lies in the file: little-endian, 64-bit sizes");
 
 // The end of the metadata key that holds the format of a block-quantised tensor. safetensors has no such dtype, so it
-// is stored as U8, and its last axis counts the bytes of a row. The value is q8_0 or q4_0.
+// is stored as U8, and its last axis counts the bytes of a row. The value is the
+// format's name in lower case: q8_0, q4_k, iq4_nl.
 inline constexpr std::string_view format_suffix = ".format";
 
 inline std::string format_key(std::string_view tensor) {
@@ -74,7 +75,21 @@ struct block_format {
     dtype type;
     std::string_view name;
 };
-inline constexpr std::array<block_format, 2> block_formats{{{dtype::q8_0, "q8_0"}, {dtype::q4_0, "q4_0"}}};
+inline constexpr std::array<block_format, 15> block_formats{{{dtype::q8_0, "q8_0"},
+                                                             {dtype::q4_0, "q4_0"},
+                                                             {dtype::q4_1, "q4_1"},
+                                                             {dtype::q5_0, "q5_0"},
+                                                             {dtype::q5_1, "q5_1"},
+                                                             {dtype::q2_k, "q2_k"},
+                                                             {dtype::q3_k, "q3_k"},
+                                                             {dtype::q4_k, "q4_k"},
+                                                             {dtype::q5_k, "q5_k"},
+                                                             {dtype::q6_k, "q6_k"},
+                                                             {dtype::iq4_nl, "iq4_nl"},
+                                                             {dtype::iq4_xs, "iq4_xs"},
+                                                             {dtype::mxfp4, "mxfp4"},
+                                                             {dtype::nvfp4, "nvfp4"},
+                                                             {dtype::u4, "u4"}}};
 
 // The block format of a metadata value; none where it is unknown.
 inline std::optional<dtype> block_format_of(std::string_view name) noexcept {

@@ -81,16 +81,17 @@ public:
         if (place_ != place::tensor || field_ != dtype_field)
             return unexpected("the string " + in_quotes(value));
         entries.back().unread.type = value;
-        for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16, dtype::i32, dtype::i64, dtype::u8}) {
+        for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16, dtype::i32, dtype::i64, dtype::u8,
+                                 dtype::f8_e4m3, dtype::f8_e5m2, dtype::f8_e8m0}) {
             if (name_of(type) != value) continue;
             entries.back().tensor.type = type;
             return true;
         }
         entries.back().is_read = false;
         if (lists_unread_) return true;
-        return refuse(
-            tensor() + " has dtype " + in_quotes(value) + "; F32, F16, BF16, I32, I64 and U8 can be read",
-            errc::dtype);
+        return refuse(tensor() + " has dtype " + in_quotes(value) +
+                          "; F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0, I32, I64 and U8 can be read",
+                      errc::dtype);
     }
     bool binary(nlohmann::json::binary_t&) { return unexpected("binary data"); }
 

@@ -53,7 +53,7 @@ using byte_source = std::function<status(const byte_sink&)>;
 // each is aligned to its elements without gaps, and the bytes of the file do not depend on the
 // order of the calls. The tensors' memory is the caller's and is read by `write` and `to_bytes`.
 //
-// Tensors of q8_0 and q4_0 are stored as U8, with the metadata key `<name>.format`.
+// Tensors in blocks are stored as U8, with the metadata key `<name>.format`.
 class safetensors_writer {
 public:
     // Sets a string of `__metadata__`; a later value of the same key replaces an earlier one.
@@ -153,13 +153,16 @@ inline result<safetensors_writer::layout> safetensors_writer::arrange(std::strin
     std::set<std::string_view> names;
     std::string tensors;
     for (const weights::entry* e : plan.order) {
-        const auto& [data, type, sizes, gathered] = e->tensor;
+        const auto& [data, type, sizes, gathered, scales] = e->tensor;
         const std::string tensor = "tensor " + detail::in_quotes(e->name);
         const auto name = detail::json_string(e->name);
         if (!name) return refuse(tensor + " has a name that is not UTF-8");
         if (e->name == detail::metadata_key)
             return refuse(tensor + " has the name that the format keeps for metadata");
         if (!names.insert(e->name).second) return refuse(tensor + " was added twice", errc::duplicate_tensor);
+        if (scales.any())
+            return refuse(tensor + " has scales with it; its codes and its scales are two tensors of a file",
+                          errc::dtype);
         const std::string format =
             tensor + " is " + std::string(name_of(type)) + " of shape " + to_string(sizes);
         if (!detail::is_whole_blocks(type, sizes))

@@ -85,6 +85,10 @@ inline status check_blocks(std::span<const shard_block> blocks) {
         if (b.own.type != first.own.type)
             return failure(errc::dtype, rank, "is ", name_of(b.own.type), ", rank 0 is ",
                            name_of(first.own.type));
+        if (!b.own.scales.stored_as(first.own.scales) || (b.own.scales.any() && column_shards > 1))
+            return failure(errc::dtype, rank, "has rows with ", b.own.scales.text(), ", rank 0 rows with ",
+                           first.own.scales.text(), "; rows that are split among ", column_shards,
+                           " ranks have none");
         const std::size_t above = r % column_shards;
         if (b.own.width != blocks[above].own.width)
             return failure(errc::size, rank, "has rows of ", b.own.width, ", rank ", above,

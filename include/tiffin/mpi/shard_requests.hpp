@@ -153,7 +153,7 @@ private:
     };
     shard_requests(std::unique_ptr<shared_state> shared, row_store_ref own, int rank)
         : shared_(std::move(shared)), own_(own), grid_(shared_->blocks[0].grid), rank_(rank) {
-        shape_ = {shared_->blocks[0].rows, 0, shared_->blocks[0].own.type};
+        shape_ = {shared_->blocks[0].rows, 0, shared_->blocks[0].own.type, shared_->blocks[0].own.scales};
         for (std::size_t c = 0; c < grid_.column_shards; ++c) {
             shape_.width += width_of(c);
             most_row_bytes_ = std::max(most_row_bytes_, row_bytes_of(c));

@@ -43,7 +43,7 @@ public:
     // The table must outlive this. Not collective.
     // Errors: errc::option where the number of column shards is no power of two, or exceeds `experts`; errc::size where
     //   the width is not that of `experts` experts in whole blocks of the format, or a column shard's not that of its
-    //   experts.
+    //   experts; errc::dtype where rows have scales.
     static result<sharded_pool> of(const sharded_rows&& table, std::size_t experts) = delete;
     static result<sharded_pool> of(const sharded_rows& table, std::size_t experts) {
         const table_shape& shape = table.shape();
@@ -51,6 +51,9 @@ public:
         if (!std::has_single_bit(columns) || columns > experts)
             return failure(errc::option, "grid", "has ", columns, " column shards; of ", experts,
                            " experts it may have a power of two, and not more than experts");
+        if (shape.scales.any())
+            return failure(errc::dtype, "table", "has ", shape.scales.text(),
+                           "; rows that are mixed have none");
         if (shape.width % experts != 0 || shape.width / experts % block_of(shape.type) != 0)
             return failure(errc::size, "experts", experts, " do not share rows of ", shape.width,
                            " in blocks of ", block_of(shape.type));

@@ -42,7 +42,15 @@ Scalar number(const void* data, dtype type, std::size_t i) {
 }
 template <class Scalar>
 Scalar number(const tensor_view& t, std::size_t i) {
-    return number<Scalar>(t.data, t.type, i);
+    return t.scales.any() ? Scalar(load_as_f32(t, i)) : number<Scalar>(t.data, t.type, i);
+}
+// Element i of a gathered row.
+template <class Scalar>
+Scalar number(const gathered_rows& rows, std::size_t t, std::size_t i) {
+    if (!rows.scales.any()) return number<Scalar>(rows.row(t), rows.type, i);
+    float one = load_as_f32(rows.row(t), rows.type, i);
+    scale_values(rows.scales, rows.stored(t), i, 1, &one);
+    return Scalar(one);
 }
 
 // The sum of n values that backends add in an order of their own.
@@ -57,8 +65,7 @@ Scalar sum_in_any_order(const Scalar* numbers, std::size_t n) {
 template <class Scalar>
 Scalar row_number(const tensor_view& t, const token_arguments<Scalar>& token, std::size_t e, std::size_t i) {
     const std::size_t width = t.shape[t.shape.rank() - 1];
-    if (t.gathered != 0)
-        return number<Scalar>(token.gathered[t.gathered - 1].row(token.number), t.type, e * width + i);
+    if (t.gathered != 0) return number<Scalar>(token.gathered[t.gathered - 1], token.number, e * width + i);
     const std::size_t vocab = t.shape[t.shape.rank() - 2];
     return number<Scalar>(t, (e * vocab + static_cast<std::size_t>(token.token_id)) * width + i);
 }
@@ -68,7 +75,7 @@ template <class Scalar>
 Scalar chosen_number(const tensor_view& t, const token_arguments<Scalar>& token, const choice<Scalar>* chosen,
                      std::size_t choices, std::size_t which, std::size_t i) {
     if (t.gathered != 0)
-        return number<Scalar>(token.gathered[t.gathered - 1].row(token.number * choices + which), t.type, i);
+        return number<Scalar>(token.gathered[t.gathered - 1], token.number * choices + which, i);
     return number<Scalar>(t, static_cast<std::size_t>(chosen[which].expert) * t.shape[1] + i);
 }
 

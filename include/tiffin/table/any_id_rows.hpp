@@ -33,14 +33,17 @@ public:
         if (outside != outside_row::ones) return;  // bytes of 0 are numbers of 0 in every format
         with_table_format(inner_.type, [&](auto format) {
             const auto block = ones_of<decltype(format)>();
-            for (std::size_t i = 0; i < row_.size(); i += sizeof block)
+            const std::size_t codes = bytes_of(inner_.type, inner_.width);
+            for (std::size_t i = 0; i < codes; i += sizeof block)
                 std::memcpy(row_.data() + i, &block, sizeof block);
+            write_scales(row_.data() + codes);
         });
     }
     any_id_rows(const Store&&, outside_row) = delete;
 
     [[nodiscard]] table_shape shape() const noexcept {
-        return {std::size_t{std::numeric_limits<std::int32_t>::max()} + 1, inner_.width, inner_.type};
+        return {std::size_t{std::numeric_limits<std::int32_t>::max()} + 1, inner_.width, inner_.type,
+                inner_.scales};
     }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         const std::size_t rows = store_->shape().rows;  // an edit may have added rows
@@ -75,6 +78,17 @@ private:
             Format::encode(numbers.data(), block);
             return block;
         }
+    }
+
+    // Scales of 1 and biases of 0.
+    void write_scales(std::byte* to) const {
+        const tensor_scales& scales = inner_.scales;
+        if (!scales.any()) return;
+        with_table_format(scales.type, [&](auto format) {
+            const auto one = ones_of<decltype(format)>();
+            for (std::size_t i = 0; i < scales.per_row(inner_.width); ++i)
+                std::memcpy(to + i * sizeof one * (scales.has_bias ? 2 : 1), &one, sizeof one);
+        });
     }
 
     const Store* store_;

@@ -94,7 +94,7 @@ public:
     [[nodiscard]] gathered_rows rows(std::size_t area, std::span<const std::int32_t> index) const {
         const area_of_rows& a = areas_[area];
         const table_shape shape = a.store.shape();
-        return {a.rows.data(), a.ids.size(), shape.row_bytes(), shape.width, shape.type, index};
+        return {a.rows.data(), a.ids.size(), shape.row_bytes(), shape.width, shape.type, index, shape.scales};
     }
 
 private:

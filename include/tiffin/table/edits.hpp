@@ -68,7 +68,7 @@ public:
     // The store's rows plus the added ones.
     [[nodiscard]] table_shape shape() const {
         const std::lock_guard lock(mutex_);
-        return {shape_.rows + edits_.rows_added, shape_.width, shape_.type};
+        return {shape_.rows + edits_.rows_added, shape_.width, shape_.type, shape_.scales};
     }
     [[nodiscard]] std::uint64_t version() const {
         const std::lock_guard lock(mutex_);
@@ -103,8 +103,9 @@ public:
     //   errc::size where no int32 is left as its id; those of the store.
     result<std::int32_t> add_mean(std::span<const std::int32_t> ids) {
         if (ids.empty()) return failure(errc::option, "ids", "is empty; a mean is that of one row or more");
-        if (!has_encode(shape_.type))
+        if (!has_encode(shape_.type) || shape_.scales.any())
             return failure(errc::dtype, "table", "holds rows of ", name_of(shape_.type),
+                           (shape_.scales.any() ? " with scales" : ""),
                            ", which is only read; a mean cannot be rounded to it");
         if (status s = check_ids(ids, shape()); !s) return s.failure();
         std::vector<std::byte> row(shape_.row_bytes());

@@ -80,9 +80,7 @@ public:
                 static_cast<void>(read = reads_->read(i, store, calls_[i].distinct.ids()));
             if (!read) return read.failure();
             const gathered_rows of_call = reads_->rows(i, calls_[i].distinct.index());
-            for (std::size_t t = 0; t < tokens; ++t)
-                decode_row({1, of_call.width, of_call.type}, of_call.row(t),
-                           joined_.data() + t * width_ + column);
+            for (std::size_t t = 0; t < tokens; ++t) of_call.read(t, joined_.data() + t * width_ + column);
             column += of_call.width;
         }
         return matrix_view<const float>(joined_.data(), tokens, width_);

@@ -162,7 +162,7 @@ private:
         mixed_.assign(c.tokens * n, 0.0f);
         row_.resize(n);
         for (std::size_t i = 0; i < c.rows.size(); ++i) {
-            decode_row({1, n, rows.type}, rows.row(i), row_.data());
+            rows.read(i, row_.data());
             float* const to = mixed_.data() + i / top_k * n;
             for (std::size_t j = 0; j < n; ++j) to[j] += c.weights[i] * row_[j];
         }

@@ -16,14 +16,20 @@
 
 TIFFIN_BEGIN
 
-// A table's shape: one row of `width` values in one format per id in [0, rows).
+// A table's shape: one row of `width` values in one format per id in [0, rows). The scales of a row, where it has them,
+// follow its codes (see tensor_scales).
 struct table_shape {
     std::size_t rows = 0;
     std::size_t width = 0;
     dtype type = dtype::f32;
+    tensor_scales scales{};
 
-    [[nodiscard]] constexpr std::size_t row_bytes() const noexcept { return bytes_of(type, width); }
-    friend constexpr bool operator==(const table_shape&, const table_shape&) = default;
+    [[nodiscard]] constexpr std::size_t row_bytes() const noexcept {
+        return bytes_of_row(type, scales, width);
+    }
+    friend constexpr bool operator==(const table_shape& a, const table_shape& b) noexcept {
+        return a.rows == b.rows && a.width == b.width && a.type == b.type && a.scales.stored_as(b.scales);
+    }
 };
 
 // Reads table rows by token id. read(ids, to) copies the rows of `ids`, in their order and without gaps, to `to`, which
@@ -94,12 +100,14 @@ inline status check_ids(std::span<const std::int32_t> ids, const table_shape& ta
     return {};
 }
 
-// Widens a stored row to `width` floats. Exact.
+// Widens a stored row to `width` floats: exactly, or times its scales.
 inline void decode_row(const table_shape& table, const std::byte* row, float* to) noexcept {
     read_as_f32(row, table.type, 0, table.width, to);
+    if (table.scales.any())
+        scale_values(table.scales, {row, row + bytes_of(table.type, table.width)}, 0, table.width, to);
 }
 
-// Rounds `width` floats to a stored row. Precondition: has_encode(table.type).
+// Rounds `width` floats to a stored row. Precondition: has_encode(table.type), and there are no scales.
 inline void encode_row(const table_shape& table, const float* from, std::byte* row) noexcept {
     with_format(table.type, [&](auto format) {
         using storage = typename decltype(format)::storage;
@@ -143,34 +151,45 @@ void scatter_rows(std::size_t count, std::size_t in_front, std::size_t bytes, co
 
 }  // namespace detail
 
-// A store over a table (rows, width) in the caller's memory, at any alignment.
+// A store over a table (rows, width) in the caller's memory, at any alignment. The scales of each row, wherever they are,
+// follow its codes in the rows that are read.
 class in_memory {
 public:
     // Errors: errc::shape where it is no table of whole blocks, errc::dtype where it holds integers.
     static result<in_memory> view(const tensor_view& table) {
-        if (is_integer(table.type) || table.type == dtype::f64)
+        if ((is_integer(table.type) && !table.scales.any()) || table.type == dtype::f64)
             return failure(errc::dtype, "table", "is ", name_of(table.type),
                            "; rows hold f32 or a smaller format of it");
         if (table.shape.rank() != 2 || table.shape[1] == 0 || table.shape[1] % block_of(table.type) != 0)
             return failure(errc::shape, "table", "has shape ", to_string(table.shape),
                            "; it must be (rows, width), the width a multiple of ", block_of(table.type),
                            " in ", name_of(table.type));
-        return in_memory(static_cast<const std::byte*>(table.data),
-                         {table.shape[0], table.shape[1], table.type});
+        return in_memory(table);
     }
 
     [[nodiscard]] const table_shape& shape() const noexcept { return shape_; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
         const std::size_t bytes = shape_.row_bytes();
-        const auto row = [&](std::size_t i) { return data_ + static_cast<std::size_t>(ids[i]) * bytes; };
+        if (table_.scales.any() && !table_.scales.in_rows()) {
+            const std::size_t codes = bytes_of(shape_.type, shape_.width);
+            for (std::size_t i = 0; i < ids.size(); ++i, to += bytes) {
+                const stored_row row = table_.row(static_cast<std::size_t>(ids[i]));
+                std::memcpy(to, row.codes, codes);
+                std::memcpy(to + codes, row.scales, bytes - codes);
+            }
+            return {};
+        }
+        const auto* const data = static_cast<const std::byte*>(table_.data);
+        const auto row = [&](std::size_t i) { return data + static_cast<std::size_t>(ids[i]) * bytes; };
         detail::copy_rows(0, ids.size(), bytes, row, to);
         return {};
     }
 
 private:
-    in_memory(const std::byte* data, const table_shape& shape) noexcept : data_(data), shape_(shape) {}
+    explicit in_memory(const tensor_view& table) noexcept
+        : table_(table), shape_{table.shape[0], table.shape[1], table.type, table.scales.as_in_rows()} {}
 
-    const std::byte* data_;
+    tensor_view table_;
     table_shape shape_;
 };
 

@@ -44,6 +44,8 @@ struct table_location {
         if (first % block != 0 || width % block != 0)
             return failure(errc::size, path.string(), asked, name_of(shape.type), " keeps ", block,
                            " together");
+        if (shape.scales.any())
+            return failure(errc::size, path.string(), asked, "the scales of a row lie after all of them");
         return table_location{
             path, offset + bytes_of(shape.type, first), {shape.rows, width, shape.type}, stride};
     }
@@ -53,7 +55,8 @@ struct table_location {
         if (first > shape.rows || count > shape.rows - first)
             return failure(errc::size, path.string(), count, " rows from ", first, " on; the table has ",
                            shape.rows);
-        return table_location{path, offset + first * stride, {count, shape.width, shape.type}, stride};
+        return table_location{
+            path, offset + first * stride, {count, shape.width, shape.type, shape.scales}, stride};
     }
 };
 

@@ -101,7 +101,7 @@ struct parameter {
         return kind == tensor_kind::pool ? given.shape[0] : 1;
     }
     [[nodiscard]] bool is_in_place() const noexcept {
-        return std::is_floating_point_v<Number> && given.type == own_type() &&
+        return std::is_floating_point_v<Number> && given.type == own_type() && !given.scales.any() &&
                reinterpret_cast<std::uintptr_t>(given.data) % sizeof(Number) == 0;
     }
     [[nodiscard]] const Number* values() const noexcept {

@@ -134,15 +134,17 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
         if (table.choices > 0)
             return failure(errc::option, table.name,
                            "is to come with each call; rows that a router chooses learn in memory");
-        if (table.type != parameter_type::own_type())
+        if (table.type != parameter_type::own_type() || table.scales.any())
             return failure(errc::dtype, table.name, "is gathered as ", name_of(table.type),
+                           (table.scales.any() ? " with scales" : ""),
                            "; a layer learns from gathered rows of ", name_of(parameter_type::own_type()));
     }
     auto all = std::make_unique<train_detail::owned_parameters<number>>();
     for (const weights::entry& e : given.entries()) {
         const bool is_read = e.tensor.type == dtype::f32 || e.tensor.type == parameter_type::own_type();
-        if (!is_integer(e.tensor.type) && !is_read)
-            return failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type), "; a layer learns in ",
+        if (e.tensor.scales.any() || (!is_integer(e.tensor.type) && !is_read))
+            return failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type),
+                           (e.tensor.scales.any() ? " with scales" : ""), "; a layer learns in ",
                            name_of(parameter_type::own_type()));
         parameter_type& p = all->emplace_back();
         p.name = e.name;

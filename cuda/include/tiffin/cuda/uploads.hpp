@@ -20,7 +20,12 @@ namespace cuda_detail {
 
 // Makes a tensor readable by the host: in place, or copied to `memory`.
 inline status bring_to_host(tensor_view& given, std::vector<std::byte>& memory, const std::string& name) {
-    if (!place_of(given.data).device) return {};
+    const bool scales_there = given.scales.data != nullptr && place_of(given.scales.data).device;
+    if (!place_of(given.data).device && !scales_there) return {};
+    if (given.scales.any())
+        return failure(errc::dtype, name,
+                       "is in device memory and has scales, which the host multiplies it by; give "
+                       "both in host memory");
     memory.resize(bytes_of(given.type, given.shape.elements()));
     const void* const there = std::exchange(given.data, memory.data());
     return checked(cudaMemcpy(memory.data(), there, memory.size(), cudaMemcpyDeviceToHost), "weights", name);
@@ -43,7 +48,7 @@ public:
     const typename Format::storage* numbers(const tensor_view& given) {
         using storage = typename Format::storage;
         if (given.data == nullptr || !outcome_) return nullptr;
-        if (lies_on(device_, given.data) && is_stored_as<Format>(given.type) &&
+        if (lies_on(device_, given.data) && is_stored_as<Format>(given.type) && !given.scales.any() &&
             reinterpret_cast<std::uintptr_t>(given.data) % alignof(storage) == 0)
             return static_cast<const storage*>(given.data);
         std::vector<std::byte> memory;
@@ -68,7 +73,7 @@ public:
         return copy(turned.data(), turned.size());
     }
     // A scalar, which stays on the host.
-    float scalar(const tensor_view& given) { return load_as_f32(given.data, given.type, 0); }
+    float scalar(const tensor_view& given) { return load_as_f32(given, 0); }
     // Copies host values. Null for none.
     template <class T>
     const T* copy(const T* from, std::size_t count) {
@@ -105,7 +110,8 @@ public:
         readable_weights made;
         for (const weights::entry& e : given.entries()) {
             tensor_view t = e.tensor;
-            const bool stays = t.type == format && t.shape.elements() > 1 && lies_on(device, t.data);
+            const bool stays =
+                t.type == format && !t.scales.any() && t.shape.elements() > 1 && lies_on(device, t.data);
             if (stays) made.staying_.push_back(e.name);
             if (t.data != nullptr && !stays)
                 if (status s = bring_to_host(t, made.copies_.emplace_back(), e.name); !s) return s.failure();

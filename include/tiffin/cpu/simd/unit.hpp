@@ -201,7 +201,7 @@ private:
 template <class Arch, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept {
     const auto* const stored = reinterpret_cast<const typename Format::storage*>(row);
-    if constexpr (Format::block == 1) {
+    if constexpr (Format::block == 1 && codec<Format>) {
         for (std::size_t i = 0; i < count; i += width<Arch>)
             load<Format, Arch>(stored + first + i, std::min(width<Arch>, count - i)).store_aligned(to + i);
     } else {

@@ -34,7 +34,8 @@ struct weight_part {
 template <class Product, stored_format Format>
 void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
     typename Format::storage block{};
-    const bool as_stored = is_stored_as<Format>(part.weight.type);
+    const bool scaled = part.weight.scales.any();
+    const bool as_stored = is_stored_as<Format>(part.weight.type) && !scaled;
     for (std::size_t j = 0; j < part.columns; ++j) {
         const std::size_t row = (part.first + j) * part.inputs + part.k0;
         const std::size_t given =
@@ -49,9 +50,9 @@ void pack(const weight_part& part, std::size_t column, std::byte* to) noexcept {
                             sizeof block);
             } else if constexpr (!codec<Format>) {
                 block = {};
-            } else if (k >= given || !repack<Format>(part.weight.data, part.weight.type, row + k, block)) {
-                if (!std::exchange(widened, true))
-                    read_as_f32(part.weight.data, part.weight.type, row, given, numbers.data());
+            } else if (k >= given || scaled ||
+                       !repack<Format>(part.weight.data, part.weight.type, row + k, block)) {
+                if (!std::exchange(widened, true)) read_as_f32(part.weight, row, given, numbers.data());
                 Format::encode(numbers.data() + k, block);
             }
             Product::put(block, k, column + j, to);

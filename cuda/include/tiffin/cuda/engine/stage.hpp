@@ -140,7 +140,7 @@ private:
         } else if constexpr (Kind == tensor_kind::vector) {
             s.numbers = tensors_.keep_vector(t, view_.outputs, how);
         } else if constexpr (Kind == tensor_kind::scalar) {
-            s.number = load_as_f32(t.data, t.type, 0);
+            s.number = load_as_f32(t, 0);
         } else if constexpr (Kind == tensor_kind::row_width) {
             s.number = static_cast<float>(view_.outputs);
         }

@@ -114,8 +114,10 @@ private:
         : shape_(shape), options_(options), device_(device), fetch_(std::move(fetch)) {}
 
     static status check(const table_shape& shape, const offload_options& options) {
-        if (shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16)
+        if ((shape.type != dtype::f32 && shape.type != dtype::bf16 && shape.type != dtype::f16) ||
+            shape.scales.any())
             return failure(errc::dtype, "table", "is ", name_of(shape.type),
+                           (shape.scales.any() ? " with scales" : ""),
                            "; layers on a device read F32, BF16 or F16");
         if (shape.rows == 0 || shape.rows > 0x7FFFFFFFu)
             return failure(errc::size, "table", "has ", shape.rows,
