@@ -199,7 +199,7 @@ tiffin_suite(call/scaled_tensors
              HEAVY TESTS format/scales.hpp cpu/kept_rows.hpp table/rows_with_scales.hpp table/joined_columns.hpp)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
-tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp)
+tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp table/qwen_hash.hpp)
 tiffin_suite(table/ngram_rows THREADS)
 tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
 tiffin_suite(call/row_numbers THREADS)

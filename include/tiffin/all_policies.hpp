@@ -32,7 +32,8 @@ inline constexpr policies routers{
     policy<softmax_topk>("softmax_topk"), policy<softmax_topk_renorm>("softmax_topk_renorm"),
     policy<topk_softmax>("topk_softmax"), policy<softmax_all>("softmax_all"),
     policy<sigmoid_topk_renorm>("sigmoid_topk_renorm"), policy<linear_all<"$0">>("linear_all", {"'router.weight'"}),
-    policy<hash>("hash"), policy<product_keys>("product_keys"), policy<row_range>("row_range"),
+    policy<hash>("hash"), policy<product_keys>("product_keys"),
+    policy<product_keys_relu>("product_keys_relu"), policy<row_range>("row_range"),
     policy<gated_rows<row_router_argument<0>, row_gate_argument<1>, "$2">>("gated_rows", {"'row_keys.weight'"}),
     policy<row_activation<activation_argument<0>>>("row_activation", {"gelu"}), policy<row_softmax>("row_softmax")};
 
@@ -49,7 +50,7 @@ inline constexpr policies sources{
     policy<through<"$0", argument<1>, arguments<2>>>("through"),
     policy<normed<norm_argument<0, true>, argument<1>, "$2">,
            normed<norm_argument<0, false>, argument<1>, "$2">>("normed", {"'norm'"}),
-    policy<signed_root_gate>("signed_root_gate"),
+    policy<signed_root_gate>("signed_root_gate"), policy<copysign_root_gate>("copysign_root_gate"),
     policy<dot_gated<dot_gate_argument<0>, argument<1>, argument<2>, argument<3>>>("dot_gated"),
     policy<mean_of_terms<argument<0>>>("mean_of_terms"),
     policy<times_roots<argument<0>>>("times_roots"),
@@ -155,7 +156,9 @@ inline constexpr policies layers{
                            "named(dense, 'key_proj')), 'key_norm'), normed(rms(eps=_eps), source_input, "
                            "'query_norm'), through('', per_layer_input, named(dense, 'value_proj')))"),
     policy_alias("longcat_embedding", "mean_of_terms(sum(named(token_embedding, 'word_embed'), through('', "
-                                      "per_layer_input, named(dense, 'ngram_proj'))), terms=_terms)")};
+                                      "per_layer_input, named(dense, 'ngram_proj'))), terms=_terms)"),
+    policy_alias("longcat_sparse_embedding", "sum(named(token_embedding, 'word_embed'), mean_of_terms(through('', "
+                                             "per_layer_input, named(dense, 'ngram_proj')), terms=_terms))")};
 
 }  // namespace policy_lists
 // clang-format on

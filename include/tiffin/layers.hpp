@@ -100,6 +100,8 @@ using engram_value   = through<"", per_layer_input, named<dense, "value_proj">>;
 using engram         = dot_gated<signed_root_gate, engram_key, engram_query, engram_value>;        // #engram
 using longcat_embedding = mean_of_terms<sum<named<token_embedding, "word_embed">,
                                             through<"", per_layer_input, named<dense, "ngram_proj">>>>; // #longcat
+using longcat_sparse_embedding = sum<named<token_embedding, "word_embed">,
+                                     mean_of_terms<through<"", per_layer_input, named<dense, "ngram_proj">>>>; // #longcat
 // clang-format on
 
 TIFFIN_END

@@ -4,6 +4,8 @@
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
 
+#include <tuple>
+
 namespace engine_conformance_relatives_test {
 using tiffin_test::check;
 using tiffin_test::compose;
@@ -21,6 +23,14 @@ Layer two_per_head() {
 struct mean_of_five : tiffin::longcat_embedding {
     constexpr mean_of_five() { terms = 5; }
 };
+
+// Engram as DeepSeek gates it.
+using deepseek_engram = tiffin::dot_gated<tiffin::copysign_root_gate, tiffin::engram_key,
+                                          tiffin::engram_query, tiffin::engram_value>;
+// PEER whose experts do not compete.
+using relu_peer = tiffin::routed_embedding<
+    tiffin::gated_rows<tiffin::product_keys_relu, tiffin::row_activation<tiffin::gelu>, "down_embed.weight">,
+    tiffin::chosen_rows<"up_embed.weight">>;
 
 // MoRT's residual of rows that were mixed elsewhere.
 struct given_of_three : tiffin::given_modulator<> {
@@ -58,6 +68,10 @@ TEST_CASE("conformance: memory layers, the rows gated") {
 }
 TEST_CASE("conformance: experts of one neuron") {
     check(compose("peer(top_k=2)", two_per_head<tiffin::peer>()));
+    check(compose(
+        "routed_embedding(gated_rows(product_keys_relu(top_k=2), row_activation, 'down_embed.weight'), "
+        "chosen_rows('up_embed.weight'))",
+        two_per_head<relu_peer>()));
 }
 TEST_CASE("conformance: rows of a range") {
     check(compose_with_reference<tiffin::l3>("l3"));
@@ -71,9 +85,18 @@ TEST_CASE("conformance: Engram's gate") {
         return tiffin::tensors_needed(tiffin::engram{}, shape);
     };
     check(what);
+    tiffin_test::composition copied = compose<deepseek_engram>(
+        "dot_gated(copysign_root_gate, normed(rms, through('', per_layer_input, named(dense, 'key_proj')), "
+        "'key_norm'), "
+        "normed(rms, source_input, 'query_norm'), through('', per_layer_input, named(dense, 'value_proj')))");
+    copied.tensors = what.tensors;
+    check(copied);
 }
 TEST_CASE("conformance: LongCat's embedding") {
     check(compose<mean_of_five>("longcat_embedding(terms=5)"));
+    tiffin::longcat_sparse_embedding sparse;
+    std::get<1>(sparse.terms).terms = 5;
+    check(compose("longcat_sparse_embedding(terms=5)", sparse));
 }
 
 }  // namespace engine_conformance_relatives_test

@@ -159,6 +159,7 @@ TEST_CASE("compose: the layers, each with the plan that its type has") {
     check_plan<l3>("l3");
     check_plan<engram>("engram");
     check_plan<longcat_embedding>("longcat_embedding");
+    check_plan<longcat_sparse_embedding>("longcat_sparse_embedding");
 }
 
 TEST_CASE("compose: other policies and combinators") {

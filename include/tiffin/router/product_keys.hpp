@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tiffin/activation/relu.hpp>
 #include <tiffin/grammar/option.hpp>
 #include <tiffin/router/row_choice.hpp>
 #include <tiffin/router/softmax.hpp>
@@ -10,9 +11,23 @@
 
 TIFFIN_BEGIN
 
+// Turn the sums of the scores of chosen rows into their weights.
+struct softmax_of_sums {
+    template <class S>
+    TIFFIN_HD static void weigh(S* sums, std::size_t n) {
+        detail::softmax(sums, n);
+    }
+};
+struct relu_of_sums {
+    template <class S>
+    TIFFIN_HD static void weigh(S* sums, std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) sums[i] = relu{}(sums[i]);
+    }
+};
+
 // Chooses rows of a table of keys^2 rows by two small sets of keys. Per head: q = W x + b in two halves; scores
-// q_1 K_1^T and q_2 K_2^T; the top_k of each; the top_k of their sums s_i + s_j, for row i keys + j; weights: softmax
-// over the chosen sums. Choices: head by head, best first; heads may choose the same row.
+// q_1 K_1^T and q_2 K_2^T; the top_k of each; the top_k of their sums s_i + s_j, for row i keys + j; weights: Weights of
+// the chosen sums. Choices: head by head, best first; heads may choose the same row.
 // Shapes: x (T, input), `query.weight` (heads 2 half, input), `query.bias` (heads 2 half, optional), `keys.weight`
 //   (heads 2, keys, half): the first half's keys of head 0, then the second's, then those of head 1.
 // Numerics: scores in the backend's exact products, k ascending, sums and weights in double; the result is the top_k
@@ -25,11 +40,12 @@ TIFFIN_BEGIN
 //   least, heads top_k keys more if more sums are equal than can be chosen.
 // Source: product key memories (arXiv 1907.05242), memory layers at scale (arXiv 2412.09764), PEER (arXiv
 //   2407.04153); docs/layers.md#product-keys.
-struct product_keys {
+template <class Weights>
+struct product_keys_by {
     static constexpr bool chooses_rows = true;
     using tensors = tensor_list<query<"query.weight">, query_bias<"query.bias">, half_keys<"keys.weight">>;
     std::size_t top_k = 0;
-    static constexpr auto options() noexcept { return std::tuple(option{"top_k", &product_keys::top_k}); }
+    static constexpr auto options() noexcept { return std::tuple(option{"top_k", &product_keys_by::top_k}); }
 
     // The choices of one head. Shapes: scores (2, keys), scratch (3 top_k), weights, chosen (top_k). Precondition:
     // 0 < top_k <= keys.
@@ -59,7 +75,7 @@ struct product_keys {
     // Turns the sums of the chosen rows into their weights.
     template <class S>
     TIFFIN_HD static void weigh(S* sums, std::size_t n) {
-        detail::softmax(sums, n);
+        Weights::weigh(sums, n);
     }
 
 private:
@@ -97,5 +113,8 @@ private:
         }
     }
 };
+using product_keys = product_keys_by<softmax_of_sums>;
+// As in lucidrains' PEER, where chosen experts do not compete: a row with a sum below 0 adds nothing.
+using product_keys_relu = product_keys_by<relu_of_sums>;
 
 TIFFIN_END

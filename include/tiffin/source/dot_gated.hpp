@@ -66,4 +66,21 @@ struct signed_root_gate {
     }
 };
 
+// The same with the sign copied: 0 has the root of `least`, as every other g has that is as small. DeepSeek's Engram.
+struct copysign_root_gate {
+    float least = 1e-6f;
+    static constexpr auto options() noexcept {
+        return std::tuple(option{"least", &copysign_root_gate::least});
+    }
+
+    template <class S>
+    TIFFIN_HD S operator()(const S& dot, const S& width) const {
+        using std::sqrt;
+        const S zero(0), g = dot / sqrt(width);
+        const S size = select(g < zero, -g, g), floor = constant<S>(least);
+        const S root = sqrt(select(size < floor, floor, size));
+        return sigmoid{}(select(g < zero, -root, root));
+    }
+};
+
 TIFFIN_END
