@@ -25,6 +25,8 @@ tiffin_room(call MAY bind)
 tiffin_room(reference MAY call)
 tiffin_room(cpu MAY call)
 tiffin_room(runtime MAY call)
+# Composes the layers that it runs side by side.
+tiffin_room_file(runtime/memory_branches.hpp MAY block)
 # Rows for calls. Files are opened, mapped and written by io/; a table is one of them.
 tiffin_room(table MAY call)
 foreach(header IN ITEMS direct_file undo_journal mapped_file row_file table_location)

@@ -175,6 +175,7 @@ tiffin_suite(call/in_place HEAVY ARM TESTS bind/bound.hpp)
 tiffin_suite(call/onto_inputs HEAVY TESTS call/run_layer.hpp call/call_checks.hpp view.hpp)
 tiffin_suite(call/prepare_memory UNSANITIZED TESTS call/prepare.hpp)
 tiffin_suite(runtime/any_layer THREADS TESTS call/any_engine.hpp call/layer_of_any_block.hpp)
+tiffin_suite(runtime/memory_branches)
 
 # ---- executors ----
 tiffin_test_program(executor)

@@ -77,6 +77,27 @@ public:
         return {(taps_ - 1) * dilation_, width_, undoable};
     }
 
+    // The errors of a call with these arguments.
+    [[nodiscard]] status check(const matrix_view<const float>& v, std::span<const std::uint32_t> sequence_of,
+                               std::span<const row_history> histories, const matrix_view<float>& y) const {
+        if (v.cols != width_ || y.cols != width_ || y.rows != v.rows)
+            return failure(errc::size, v.cols != width_ ? "v" : "y", "is (",
+                           v.cols != width_ ? v.rows : y.rows, ", ", v.cols != width_ ? v.cols : y.cols,
+                           "); it must be (", v.rows, ", ", width_, ")");
+        if (sequence_of.size() != v.rows)
+            return failure(errc::size, "sequence_of", "are ", sequence_of.size(), " for ", v.rows, " rows");
+        for (std::size_t t = 0; t < v.rows; ++t) {
+            if (sequence_of[t] >= histories.size())
+                return failure(errc::size, "sequence_of[" + std::to_string(t) + "]", "is ", sequence_of[t],
+                               "; there are ", histories.size(), " histories");
+            const row_history& past = histories[sequence_of[t]];
+            if (past.width() != width_ || past.rows() < (taps_ - 1) * dilation_)
+                return failure(errc::size, "histories[" + std::to_string(sequence_of[t]) + "]", "keeps ",
+                               past.rows(), " rows of ", past.width(), "; the convolution reads ",
+                               (taps_ - 1) * dilation_, " of ", width_);
+        }
+        return {};
+    }
     // Token t belongs to, and is added to, histories[sequence_of[t]]; the tokens of a sequence are in order.
     status operator()(const matrix_view<const float>& v, std::span<const std::uint32_t> sequence_of,
                       std::span<row_history> histories, const matrix_view<float>& y,
@@ -103,26 +124,6 @@ private:
         for (std::size_t i = 0; i < taps_ * width_; ++i)
             weight_[i % taps_ * width_ + i / taps_] = load_as_f32(conv, i);
         for (std::size_t i = 0; i < width_; ++i) norm_weight_[i] = load_as_f32(norm, i);
-    }
-    [[nodiscard]] status check(const matrix_view<const float>& v, std::span<const std::uint32_t> sequence_of,
-                               std::span<const row_history> histories, const matrix_view<float>& y) const {
-        if (v.cols != width_ || y.cols != width_ || y.rows != v.rows)
-            return failure(errc::size, v.cols != width_ ? "v" : "y", "is (",
-                           v.cols != width_ ? v.rows : y.rows, ", ", v.cols != width_ ? v.cols : y.cols,
-                           "); it must be (", v.rows, ", ", width_, ")");
-        if (sequence_of.size() != v.rows)
-            return failure(errc::size, "sequence_of", "are ", sequence_of.size(), " for ", v.rows, " rows");
-        for (std::size_t t = 0; t < v.rows; ++t) {
-            if (sequence_of[t] >= histories.size())
-                return failure(errc::size, "sequence_of[" + std::to_string(t) + "]", "is ", sequence_of[t],
-                               "; there are ", histories.size(), " histories");
-            const row_history& past = histories[sequence_of[t]];
-            if (past.width() != width_ || past.rows() < (taps_ - 1) * dilation_)
-                return failure(errc::size, "histories[" + std::to_string(sequence_of[t]) + "]", "keeps ",
-                               past.rows(), " rows of ", past.width(), "; the convolution reads ",
-                               (taps_ - 1) * dilation_, " of ", width_);
-        }
-        return {};
     }
     void one_token(const float* v, row_history& past, float* y) const noexcept {
         double squares = 0;
