@@ -187,6 +187,7 @@ tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/r
 # ---- rows that lie elsewhere ----
 tiffin_test_program(table)
 tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
+tiffin_suite(table/joined_rows)
 tiffin_suite(table/any_id_rows THREADS)
 tiffin_suite(table/cached_rows THREADS)
 tiffin_suite(table/edits)
@@ -197,7 +198,7 @@ tiffin_suite(table/file_stores
                            io/parallel_reads.hpp io/open_file.hpp)
 tiffin_suite(call/gathered_rows HEAVY THREADS)
 tiffin_suite(call/scaled_tensors
-             HEAVY TESTS format/scales.hpp cpu/kept_rows.hpp table/rows_with_scales.hpp table/joined_columns.hpp)
+             HEAVY TESTS format/scales.hpp cpu/kept_rows.hpp table/rows_with_scales.hpp)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
 tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp table/qwen_hash.hpp)
@@ -218,7 +219,7 @@ tiffin_suite(io/safetensors
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model TESTS io/weight_scales.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+tiffin_suite(io/model TESTS io/weight_scales.hpp io/ngram_memory.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                             io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                             io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file)

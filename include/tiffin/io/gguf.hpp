@@ -57,6 +57,7 @@ public:
         gguf_file made;
         made.label_ = std::move(label);
         made.version_ = header.version;
+        made.begin_ = bytes.data();
         made.metadata_ = std::move(header.metadata);
         for (detail::gguf_header::entry& e : header.entries) {
             if (!e.is_read) {
@@ -75,6 +76,10 @@ public:
     }
     // In the order of the file.
     [[nodiscard]] const weights& tensors() const noexcept { return tensors_; }
+    // The byte of the file at which one of them begins.
+    [[nodiscard]] std::uint64_t offset_of(const tensor_view& tensor) const noexcept {
+        return static_cast<std::uint64_t>(static_cast<const std::byte*>(tensor.data) - begin_);
+    }
     // Tensors whose format is none of dtype.
     [[nodiscard]] const std::vector<unread_tensor>& unread() const noexcept { return unread_; }
     // The path or name given; failures carry it as `where`.
@@ -101,6 +106,7 @@ private:
     gguf_file() = default;
 
     std::string label_;
+    const std::byte* begin_ = nullptr;  // of the file
     std::uint32_t version_ = 0;
     std::map<std::string_view, gguf_value, std::less<>> metadata_;
     weights tensors_;

@@ -53,6 +53,9 @@ public:
         return gguf_layer_reader(files_, *architecture_, index).read();
     }
 
+    // See open_gguf_files().
+    static status open_all(const std::filesystem::path& path, std::vector<gguf_file>& to);
+
 private:
     // The value of a metadata key of split models; none where it is missing.
     // Errors: errc::file where it is no unsigned integer.
@@ -62,25 +65,6 @@ private:
         return failure(errc::file, file.label(), key, " is no whole number from 0 on");
     }
 
-    static status open_all(const std::filesystem::path& path, std::vector<gguf_file>& to) {
-        auto first = gguf_file::open(path);
-        if (!first) return first.failure();
-        const auto told_count = split_key(*first, "split.count"), told_number = split_key(*first, "split.no");
-        if (!told_count) return told_count.failure();
-        if (!told_number) return told_number.failure();
-        const std::uint64_t count = told_count->value_or(1), number = told_number->value_or(0);
-        to.push_back(*std::move(first));
-        if (number != 0 && number >= count)
-            return failure(errc::file, path.string(), "has split.no ", number, " where split.count is ",
-                           count);
-        if (number != 0)
-            return failure(errc::file, path.string(), "is file ", number + 1, " of a model split in ", count,
-                           "; name the first");
-        if (count > 1)
-            if (status s = open_others(path, count, to); !s) return s;
-        // Merged files keep the split keys of their parts, but with split.count 0: their tensor count is not checked.
-        return count == 0 ? status() : check_tensors(to);
-    }
     static status open_others(const std::filesystem::path& path, std::uint64_t count,
                               std::vector<gguf_file>& to) {
         const std::string name = path.filename().string();
@@ -136,5 +120,36 @@ private:
     std::vector<gguf_file> files_;
 };
 
+inline status gguf_model::open_all(const std::filesystem::path& path, std::vector<gguf_file>& to) {
+    auto first = gguf_file::open(path);
+    if (!first) return first.failure();
+    const auto told_count = split_key(*first, "split.count"), told_number = split_key(*first, "split.no");
+    if (!told_count) return told_count.failure();
+    if (!told_number) return told_number.failure();
+    const std::uint64_t count = told_count->value_or(1), number = told_number->value_or(0);
+    to.push_back(*std::move(first));
+    if (number != 0 && number >= count)
+        return failure(errc::file, path.string(), "has split.no ", number, " where split.count is ", count);
+    if (number != 0)
+        return failure(errc::file, path.string(), "is file ", number + 1, " of a model split in ", count,
+                       "; name the first");
+    if (count > 1)
+        if (status s = open_others(path, count, to); !s) return s;
+    // Merged files keep the split keys of their parts, but with split.count 0: their tensor count is not checked.
+    return count == 0 ? status() : check_tensors(to);
+}
+
 }  // namespace io::detail
+
+namespace io {
+
+// The files of a model: one GGUF file, or those of a split model, of which `path` is the first.
+// Errors: those of gguf_file::open; errc::file where they are not one model.
+inline result<std::vector<gguf_file>> open_gguf_files(const std::filesystem::path& path) {
+    std::vector<gguf_file> files;
+    if (status s = detail::gguf_model::open_all(path, files); !s) return s.failure();
+    return {std::move(files)};
+}
+
+}  // namespace io
 TIFFIN_END
