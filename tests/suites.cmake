@@ -219,7 +219,7 @@ tiffin_suite(io/safetensors
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model TESTS io/weight_scales.hpp io/ngram_memory.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+tiffin_suite(io/model TESTS io/weight_scales.hpp io/ngram_memory.hpp io/per_layer_memory.hpp io/gguf_tensors.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                             io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                             io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
 tiffin_suite(io/side_file)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`run_memory` against numpy in double: the n-gram memory of small qwen4exp models made here, from the published formulas.
+"""`run_memory` against numpy in double: the n-gram memory of small qwen4exp models made here and the per-layer embeddings of
+small Gemma models, from the published formulas.
 
     run_memory_test.py RUN_MEMORY
 
@@ -79,6 +80,64 @@ class Model:
         return rows, y
 
 
+class Gemma:
+    """Per-layer embeddings: a token-major table, one projection for the context terms of all layers."""
+
+    def __init__(self, rng, kind, architecture="gemma4", layers=3, width=64, d=40):
+        self.layers, self.width, self.d, self.arch = layers, width, d, architecture
+        normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+        raw = noise(rng, kind, (VOCAB, layers * width))
+        self.table = numbers(raw, kind, (VOCAB, layers * width))
+        self.w = {"per_layer_model_proj": normal(layers * width, d), "per_layer_proj_norm": 1 + normal(width), "token_embd": normal(VOCAB, d)}
+        for i in range(layers):
+            self.w.update({f"blk.{i}.inp_gate": normal(width, d), f"blk.{i}.proj": normal(d, width), f"blk.{i}.post_norm": 1 + normal(d)})
+        self.metadata = {"general.architecture": architecture, f"{architecture}.block_count": layers, f"{architecture}.embedding_length": d,
+                         f"{architecture}.embedding_length_per_layer_input": width, f"{architecture}.attention.layer_norm_rms_epsilon": EPS}
+        self.tensors = {k + ".weight": (v.astype(F32).tobytes(), "F32", v.shape) for k, v in self.w.items()}
+        self.tensors["per_layer_token_embd.weight"] = (raw, kind, (VOCAB, layers * width))
+
+    def run(self, ids, x, layer):
+        w = {k: v.astype(np.float64) for k, v in self.w.items()}
+        rms = lambda v: v / np.sqrt((v**2).mean(axis=-1, keepdims=True) + F32(EPS))
+        of_layer = slice(layer * self.width, (layer + 1) * self.width)
+        embedded = w["token_embd"][ids] * np.sqrt(self.d)
+        context = rms(embedded @ w["per_layer_model_proj"][of_layer].T / np.sqrt(self.d)) * w["per_layer_proj_norm"]
+        p = (context + np.sqrt(self.width) * self.table[ids][:, of_layer]) / np.sqrt(2)
+        g = x.astype(np.float64) @ w[f"blk.{layer}.inp_gate"].T
+        gelu = g / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+        return rms((gelu * p) @ w[f"blk.{layer}.proj"].T) * w[f"blk.{layer}.post_norm"]
+
+
+def gemma(runner, rng, path):
+    tokens, without = 13, lambda all, name: {k: v for k, v in all.items() if k != name}
+    for architecture, kind, width in (("gemma4", "F32", 64), ("gemma3n", "Q8_0", 32), ("gemma4", "Q4_K", 256)):
+        model = Gemma(rng, kind, architecture, width=width)
+        path.write_bytes(file_of(model.metadata, model.tensors))
+        x, ids = rng.normal(size=(tokens, model.d)).astype(F32), rng.integers(0, VOCAB, tokens)
+        given = {"x": (x, "F32"), "token_ids": (ids, "I64")}
+        for layer in range(model.layers):
+            y = model.run(ids, x, layer)
+            for flags, bound in ((["--backend", "reference"], 1e-6), ([], 2e-5), (["--batch", "4"], 2e-5)):
+                got = runner.run(path, given, "--layer", str(layer), *flags)
+                error = 1 if isinstance(got, str) else np.abs(got - y).max() / np.abs(y).max()
+                runner.expect(f"{architecture} {kind} layer {layer} {flags}", error < bound, got if isinstance(got, str) else f"error {error:.2e}")
+    narrow = Gemma(rng, "Q4_K", "gemma4", 4, 64)
+    rows = model.tensors["per_layer_model_proj.weight"]
+    for metadata, tensors, layer, sentences in (
+            (model.metadata, model.tensors, 3, ["there is no layer 3; the model has 3"]),
+            (without(model.metadata, "gemma4.embedding_length_per_layer_input"), model.tensors, 0, ["embedding_length_per_layer_input: missing"]),
+            (model.metadata, without(model.tensors, "blk.1.inp_gate.weight"), 1, ["blk.1.inp_gate.weight: missing"]),
+            (model.metadata, {**model.tensors, "per_layer_model_proj.weight": (rows[0][:-160], "F32", (767, 40))}, 1,
+             ["per_layer_model_proj.weight: has shape (767, 40); 3 layers of 256 have 768 rows"]),
+            (narrow.metadata, narrow.tensors, 1, ["64 columns from 64 on; Q4_K keeps 256 together"]),
+            ({"general.architecture": "llama"}, model.tensors, 1, ["'llama'", "'gemma3n' and 'gemma4'"])):
+        path.write_bytes(file_of(metadata, tensors))
+        runner.refused(path, given, "model.gguf", *sentences, flags=("--layer", str(layer)))
+    path.write_bytes(file_of(model.metadata, model.tensors))
+    runner.refused(path, {**given, "token_ids": (ids + VOCAB, "I64")}, "lies outside [0, 60]", flags=("--layer", "0"))
+    runner.refused(path, {**given, "sequence": (ids, "I64")}, "sequence: not read", flags=("--layer", "0"))
+
+
 class Runner:
     def __init__(self, tool, folder):
         self.tool, self.at, self.failed, self.runs = tool, Path(folder), 0, 0
@@ -93,15 +152,16 @@ class Runner:
             return done.stderr.strip()
         self.expect("what is left out is said", "Left out" in done.stdout, done.stdout)
         got = {name: decode(raw, kind, shape) for name, (kind, shape, raw) in parse((self.at / "out").read_bytes()).items()}
-        return got["rows"], got["y"].astype(np.float64)
+        y = got["y"].astype(np.float64)
+        return (got["rows"], y) if "rows" in got else y
 
     def expect(self, what, holds, said=""):
         self.failed += not holds
         if not holds:
             print("FAILED:", what, said)
 
-    def refused(self, model, given, *sentences):
-        got = self.run(model, given)
+    def refused(self, model, given, *sentences, flags=()):
+        got = self.run(model, given, *flags)
         self.expect(str(sentences), isinstance(got, str) and got.startswith("run_memory: ") and "\n" not in got and all(s in got for s in sentences), got)
 
 
@@ -152,11 +212,12 @@ def main(tool):
         path.write_bytes(whole)
         for wrong, sentences in (
                 ({**given, "token_ids": (ids + VOCAB - 7, "I64")}, ["token_ids[", "lies outside [0, 60]"]),
-                ({**given, "x": (x[:, :-1].copy(), "F32")}, ["x: is F32 of shape (31, 95)", "4 branches"]),
+                ({**given, "x": (x[:, :-1].copy(), "F32")}, ["x: is F32 of shape (31, 95)", "it must be F32 (T, 96)"]),
                 ({**given, "sequence": (sequence[:-1].copy(), "I64")}, ["sequence: is I64 of shape (30)"]),
                 ({**given, "y": (x, "F32")}, ["y: not read"]),
                 (without(given, "token_ids"), ["token_ids: missing"])):
             runner.refused(path, wrong, *sentences)
+        gemma(runner, rng, path)
         print(runner.runs, "runs,", runner.failed, "failed")
         return runner.failed != 0
 

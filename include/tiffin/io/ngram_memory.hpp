@@ -2,18 +2,16 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/io/gguf.hpp>
-#include <tiffin/table/ngram_addresses.hpp>
+#include <tiffin/io/gguf_tensors.hpp>
+#include <tiffin/quoted.hpp>
+#include <tiffin/table/ngram_history.hpp>
 #include <tiffin/table/qwen_hash.hpp>
-#include <tiffin/table/table_location.hpp>
-#include <tiffin/tensor.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,83 +37,59 @@ struct ngram_memory {
 
 namespace detail {
 
-// Reads the keys and tensors of one model from all of its files.
 class ngram_memory_reader {
 public:
-    explicit ngram_memory_reader(const std::vector<gguf_file>& files) : files_(files) {}
+    explicit ngram_memory_reader(const std::vector<gguf_file>& files) : from_(files) {}
 
     result<ngram_memory> read() {
-        const auto architecture = files_[0].find<std::string_view>("general.architecture");
-        if (!architecture || *architecture != "qwen4exp")
-            return failure(errc::option, files_[0].label(), "general.architecture is ",
-                           (architecture ? tiffin::detail::in_quotes(*architecture) : "missing"),
+        if (from_.architecture() != "qwen4exp")
+            return failure(errc::option, from_.label(), "general.architecture is ",
+                           tiffin::detail::in_quotes(from_.architecture()),
                            "; known with a memory by the last ids is 'qwen4exp'");
-        prefix_ = std::string(*architecture) + ".";
-        std::vector<std::int64_t> layers;
-        std::int64_t n = 0, heads = 0, end = 0, branches = 0;
-        if (status s = numbers("ple.layers", layers); !s) return s.failure();
-        if (layers.size() != 1 || layers[0] < 0)
-            return failure(errc::option, prefix_ + "ple.layers", "names ", layers.size(),
-                           " layers; one is read");
-        made_.layer = static_cast<std::size_t>(layers[0]);
-        for (const auto& [name, to] :
-             {std::pair{"ple.ngram_size", &n}, std::pair{"ple.heads_per_ngram", &heads},
-              std::pair{"ple.eos_token_id", &end}, std::pair{"hyper_connection.count", &branches}})
-            if (status s = number(name, *to); !s) return s.failure();
-        made_.branches = static_cast<std::size_t>(branches);
-        made_.dilation = static_cast<std::size_t>(n);
-        made_.hash.end = static_cast<std::int32_t>(end);
-        if (const auto image = files_[0].find<std::uint64_t>(prefix_ + "ple.image_token_id"))
-            made_.image = static_cast<std::int32_t>(*image);
-        const auto eps = files_[0].find<double>(prefix_ + "attention.layer_norm_rms_epsilon");
-        if (!eps) return missing("attention.layer_norm_rms_epsilon");
-        made_.eps = static_cast<float>(*eps);
-        if (status s = numbers("ple.layer_multipliers", made_.hash.multipliers); !s) return s.failure();
-        if (status s = numbers("ple.head_offsets", made_.hash.offsets); !s) return s.failure();
-        if (status s = numbers("ple.head_vocab_sizes", made_.hash.sizes); !s) return s.failure();
-        if (made_.hash.order() != static_cast<std::size_t>(n) ||
-            made_.hash.sizes.size() != static_cast<std::size_t>((n - 1) * heads))
-            return failure(errc::size, prefix_ + "ple.layer_multipliers", "are ", made_.hash.order(),
-                           ", head_vocab_sizes ", made_.hash.sizes.size(), "; n-grams of up to ", n,
-                           " ids with ", heads, " heads each have ", n, " and ", (n - 1) * heads);
+        std::size_t n = 0, heads = 0;
+        if (status s = read_keys(n, heads); !s) return s.failure();
         if (status s = take_tensors(); !s) return s.failure();
         if (status s = made_.hash.check(); !s)
-            return failure(s.failure().code, prefix_ + "ple", s.failure().message());
+            return failure(s.failure().code, from_.key("ple"), s.failure().message());
+        if (made_.hash.order() != n || made_.hash.sizes.size() != (n - 1) * heads)
+            return failure(errc::size, from_.key("ple.layer_multipliers"), "are ", made_.hash.order(),
+                           ", head_vocab_sizes ", made_.hash.sizes.size(), "; n-grams of up to ", n,
+                           " ids with ", heads, " heads each have ", n, " and ", (n - 1) * heads);
         return std::move(made_);
     }
 
 private:
-    [[nodiscard]] failure missing(std::string_view name) const {
-        return failure(errc::option, prefix_ + std::string(name), "missing in ", files_[0].label());
-    }
-    status number(std::string_view name, std::int64_t& to) const {
-        const auto value = files_[0].find<std::uint64_t>(prefix_ + std::string(name));
-        if (!value) return missing(name);
-        if (*value == 0 && name != "ple.eos_token_id")
-            return failure(errc::option, prefix_ + std::string(name), "is 0");
-        if (*value > 0x7FFFFFFF) return failure(errc::option, prefix_ + std::string(name), "is ", *value);
-        to = static_cast<std::int64_t>(*value);
-        return {};
-    }
-    status numbers(std::string_view name, std::vector<std::int64_t>& to) const {
-        const auto values = files_[0].find<gguf_array>(prefix_ + std::string(name));
-        if (!values || values->type == gguf_type::string) return missing(name);
-        for (std::size_t i = 0; i < values->size; ++i) to.push_back(values->number<std::int64_t>(i));
-        return {};
-    }
-    // The file that has a tensor, and the tensor.
-    result<std::pair<const gguf_file*, tensor_view>> find(const std::string& name) const {
-        for (const gguf_file& f : files_) {
-            const std::string factor = name.substr(0, name.rfind('.')) + ".scale";
-            if (f.tensors().find(factor) != nullptr)
-                return failure(errc::unused_tensor, factor,
-                               "is the factor of a quantised tensor, and is not read here");
-            if (const tensor_view* const t = f.tensors().find(name)) return std::pair(&f, *t);
-            for (const unread_tensor& t : f.unread())
-                if (t.name == name)
-                    return failure(errc::dtype, name, "is of ggml's type ", t.type, ", which is not read");
+    status read_keys(std::size_t& n, std::size_t& heads) {
+        const auto layers = from_.numbers("ple.layers");
+        if (!layers) return layers.failure();
+        if (layers->size() != 1 || (*layers)[0] < 0)
+            return failure(errc::option, from_.key("ple.layers"), "names ", layers->size(),
+                           " layers; one is read");
+        made_.layer = static_cast<std::size_t>((*layers)[0]);
+        std::size_t end = 0;
+        for (const auto& [name, to, least] : {std::tuple{"ple.ngram_size", &n, 2u},
+                                              {"ple.heads_per_ngram", &heads, 1u},
+                                              {"hyper_connection.count", &made_.branches, 1u},
+                                              {"ple.eos_token_id", &end, 0u}}) {
+            const auto value = from_.number(name, least);
+            if (!value) return value.failure();
+            *to = *value;
         }
-        return failure(errc::missing_tensor, name, "missing; the memory by the last ids reads it");
+        if (const auto image = from_.number("ple.image_token_id", 0))
+            made_.image = static_cast<std::int32_t>(*image);
+        made_.dilation = n;
+        made_.hash.end = static_cast<std::int32_t>(end);
+        const auto eps = from_.real("attention.layer_norm_rms_epsilon");
+        if (!eps) return eps.failure();
+        made_.eps = *eps;
+        for (const auto& [name, to] : {std::pair{"ple.layer_multipliers", &made_.hash.multipliers},
+                                       std::pair{"ple.head_offsets", &made_.hash.offsets},
+                                       std::pair{"ple.head_vocab_sizes", &made_.hash.sizes}}) {
+            auto values = from_.numbers(name);
+            if (!values) return values.failure();
+            *to = *std::move(values);
+        }
+        return {};
     }
     status take_tensors() {
         const std::string at = "blk." + std::to_string(made_.layer) + ".ple_";
@@ -126,41 +100,37 @@ private:
                                                                             {"norm_conv", "conv_norm"},
                                                                             {"conv1d", "conv"}}};
         for (const auto& [theirs, ours] : names) {
-            const auto found = find(at + theirs + ".weight");
+            const auto found = from_.find(at + theirs + ".weight");
             if (!found) return found.failure();
-            made_.tensors.add(std::string(ours) + ".weight", found->second);
+            made_.tensors.add(std::string(ours) + ".weight", found->tensor);
         }
-        const auto table = find("per_layer_token_embd.weight");
+        auto table = from_.table("per_layer_token_embd.weight");
         if (!table) return table.failure();
-        const tensor_view& t = table->second;
-        if (t.shape.rank() != 2)
-            return failure(errc::shape, "per_layer_token_embd.weight", "has shape ", to_string(t.shape),
-                           "; it must be (rows, width)");
-        made_.table = {table->first->label(), table->first->offset_of(t), {t.shape[0], t.shape[1], t.type}};
+        made_.table = *std::move(table);
+        const table_shape& rows = made_.table.shape;
         for (std::size_t h = 0; h < made_.hash.sizes.size() && h < made_.hash.offsets.size(); ++h)
-            if (made_.hash.rows(h) > static_cast<std::int64_t>(t.shape[0]))
-                return failure(errc::shape, "per_layer_token_embd.weight", "has ", t.shape[0], " rows; head ",
+            if (made_.hash.rows(h) > static_cast<std::int64_t>(rows.rows))
+                return failure(errc::shape, "per_layer_token_embd.weight", "has ", rows.rows, " rows; head ",
                                h, " reads up to row ", made_.hash.rows(h));
         const tensor_view& value = *made_.tensors.find("value_proj.weight");
-        if (value.shape.rank() != 2 || value.shape[1] != made_.hash.sizes.size() * t.shape[1])
+        if (value.shape.rank() != 2 || value.shape[1] != made_.hash.sizes.size() * rows.width)
             return failure(errc::shape, at + "value.weight", "has shape ", to_string(value.shape),
-                           "; it reads ", made_.hash.sizes.size(), " rows of ", t.shape[1]);
-        const auto words = find("token_embd.weight");
+                           "; it reads ", made_.hash.sizes.size(), " rows of ", rows.width);
+        const auto words = from_.find("token_embd.weight");
         if (!words) return words.failure();
-        made_.hash.ids = words->second.shape.rank() == 2 ? words->second.shape[0] : 0;
+        made_.hash.ids = words->tensor.shape.rank() == 2 ? words->tensor.shape[0] : 0;
         return {};
     }
 
-    const std::vector<gguf_file>& files_;
-    std::string prefix_;
+    gguf_tensors from_;
     ngram_memory made_;
 };
 
 }  // namespace detail
 
-// Reads it from all files of a model. Precondition: there is a file; the files must outlive the result's tensors.
-// Errors: errc::option for another architecture or a key that is missing, errc::missing_tensor, dtype, shape, size, with the
-//   names of keys and tensors and the numbers.
+// Reads it from all files of a model (open_gguf_files). Precondition: there is a file; the files must outlive the tensors.
+// Errors: errc::option for another architecture or a key that is missing, errc::missing_tensor, unused_tensor, dtype, shape,
+//   size, with the names of keys and tensors and the numbers.
 inline result<ngram_memory> find_ngram_memory(const std::vector<gguf_file>& files) {
     return detail::ngram_memory_reader(files).read();
 }

@@ -1,0 +1,90 @@
+// Finding a model's tensors and keys in all of its GGUF files.
+#pragma once
+
+#include <tiffin/error.hpp>
+#include <tiffin/io/gguf.hpp>
+#include <tiffin/table/table_location.hpp>
+#include <tiffin/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+TIFFIN_BEGIN
+namespace io::detail {
+
+// Keys are read from the first file, and begin with the name of the architecture. The files must outlive this.
+class gguf_tensors {
+public:
+    explicit gguf_tensors(const std::vector<gguf_file>& files)
+        : files_(files),
+          architecture_(files[0].find<std::string_view>("general.architecture").value_or("")) {}
+
+    [[nodiscard]] std::string_view architecture() const noexcept { return architecture_; }
+    [[nodiscard]] const std::string& label() const noexcept { return files_[0].label(); }
+    [[nodiscard]] std::string key(std::string_view name) const {
+        return std::string(architecture_).append(".").append(name);
+    }
+    [[nodiscard]] failure missing_key(std::string_view name) const {
+        return failure(errc::option, key(name), "missing in ", label());
+    }
+    // A whole number up to 2^31 - 1, `least` at least.
+    [[nodiscard]] result<std::size_t> number(std::string_view name, std::uint64_t least = 1) const {
+        const auto value = files_[0].find<std::uint64_t>(key(name));
+        if (!value) return missing_key(name);
+        if (*value < least || *value > 0x7FFFFFFF) return failure(errc::option, key(name), "is ", *value);
+        return static_cast<std::size_t>(*value);
+    }
+    [[nodiscard]] result<float> real(std::string_view name) const {
+        const auto value = files_[0].find<double>(key(name));
+        if (!value) return missing_key(name);
+        return static_cast<float>(*value);
+    }
+    [[nodiscard]] result<std::vector<std::int64_t>> numbers(std::string_view name) const {
+        const auto values = files_[0].find<gguf_array>(key(name));
+        if (!values || values->type == gguf_type::string) return missing_key(name);
+        std::vector<std::int64_t> made;
+        for (std::size_t i = 0; i < values->size; ++i) made.push_back(values->number<std::int64_t>(i));
+        return made;
+    }
+
+    struct found_tensor {
+        const gguf_file* file;
+        tensor_view tensor;
+    };
+    // Errors: errc::missing_tensor, dtype; errc::unused_tensor where a factor of the tensor would have to be applied.
+    [[nodiscard]] result<found_tensor> find(const std::string& name) const {
+        const std::string factor = name.substr(0, name.rfind('.')) + ".scale";
+        for (const gguf_file& f : files_)
+            if (f.tensors().find(factor) != nullptr)
+                return failure(errc::unused_tensor, factor,
+                               "is the factor of a quantised tensor, and is not read here");
+        for (const gguf_file& f : files_) {
+            if (const tensor_view* const t = f.tensors().find(name)) return found_tensor{&f, *t};
+            for (const unread_tensor& t : f.unread())
+                if (t.name == name)
+                    return failure(errc::dtype, name, "is of ggml's type ", t.type, ", which is not read");
+        }
+        return failure(errc::missing_tensor, name, "missing in ", label());
+    }
+    // The place of a tensor (rows, width) in its file.
+    [[nodiscard]] result<table_location> table(const std::string& name) const {
+        const auto found = find(name);
+        if (!found) return found.failure();
+        const tensor_view& t = found->tensor;
+        if (t.shape.rank() != 2)
+            return failure(errc::shape, name, "has shape ", to_string(t.shape), "; it must be (rows, width)");
+        return table_location{
+            found->file->label(), found->file->offset_of(t), {t.shape[0], t.shape[1], t.type}};
+    }
+
+private:
+    const std::vector<gguf_file>& files_;
+    std::string_view architecture_;
+};
+
+}  // namespace io::detail
+TIFFIN_END
