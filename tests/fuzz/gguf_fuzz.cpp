@@ -1,6 +1,8 @@
 // libFuzzer target of the GGUF reader. Whatever the bytes, it either refuses them with one line of ASCII or gives
 // metadata and tensors that can be touched.
 #include <tiffin/io/gguf.hpp>
+#include <tiffin/io/ngram_memory.hpp>
+#include <tiffin/io/per_layer_memory.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -8,13 +10,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     // At any alignment that the library may meet: a file begins on a page.
     const std::vector<std::uint8_t> copy(data, data + size);
-    const auto file = tiffin::io::gguf_file::read(std::as_bytes(std::span(copy)), "fuzz");
+    auto file = tiffin::io::gguf_file::read(std::as_bytes(std::span(copy)), "fuzz");
     if (!file.ok()) {
         for (const char c : file.failure().message())
             if (c < 0x20 || c > 0x7E) std::abort();
@@ -34,6 +37,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                 touched += all->number<double>(0) > all->number<double>(all->size - 1);
         }
     }
+    // What finds the parts of a model in it.
+    std::vector<tiffin::io::gguf_file> files;
+    files.push_back(*std::move(file));
+    const auto check_told = [&](const auto& found) {
+        if (found.ok()) return;
+        for (const char c : found.failure().message())
+            if (c < 0x20 || c > 0x7E) std::abort();
+    };
+    check_told(tiffin::io::find_ngram_memory(files));
+    check_told(tiffin::io::find_per_layer_memory(files, 1));
     volatile unsigned keep = touched;
     static_cast<void>(keep);
     return 0;

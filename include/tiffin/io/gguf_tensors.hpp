@@ -38,15 +38,21 @@ public:
         if (*value < least || *value > 0x7FFFFFFF) return failure(errc::option, key(name), "is ", *value);
         return static_cast<std::size_t>(*value);
     }
-    [[nodiscard]] result<float> real(std::string_view name) const {
+    // A number from 0 to 1, such as an eps.
+    [[nodiscard]] result<float> fraction(std::string_view name) const {
         const auto value = files_[0].find<double>(key(name));
         if (!value) return missing_key(name);
+        if (!(*value >= 0 && *value <= 1))
+            return failure(errc::option, key(name), "is no number from 0 to 1");
         return static_cast<float>(*value);
     }
     [[nodiscard]] result<std::vector<std::int64_t>> numbers(std::string_view name) const {
         const auto values = files_[0].find<gguf_array>(key(name));
-        if (!values || values->type == gguf_type::string) return missing_key(name);
+        if (!values) return missing_key(name);
         std::vector<std::int64_t> made;
+        for (const gguf_type other :
+             {gguf_type::f32, gguf_type::f64, gguf_type::string, gguf_type::boolean, gguf_type::array})
+            if (values->type == other) return failure(errc::option, key(name), "holds no whole numbers");
         for (std::size_t i = 0; i < values->size; ++i) made.push_back(values->number<std::int64_t>(i));
         return made;
     }

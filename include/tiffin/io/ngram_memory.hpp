@@ -48,13 +48,16 @@ public:
                            "; known with a memory by the last ids is 'qwen4exp'");
         std::size_t n = 0, heads = 0;
         if (status s = read_keys(n, heads); !s) return s.failure();
-        if (status s = take_tensors(); !s) return s.failure();
+        const auto words = from_.find("token_embd.weight");
+        if (!words) return words.failure();
+        made_.hash.ids = words->tensor.shape.rank() == 2 ? words->tensor.shape[0] : 0;
         if (status s = made_.hash.check(); !s)
             return failure(s.failure().code, from_.key("ple"), s.failure().message());
         if (made_.hash.order() != n || made_.hash.sizes.size() != (n - 1) * heads)
             return failure(errc::size, from_.key("ple.layer_multipliers"), "are ", made_.hash.order(),
                            ", head_vocab_sizes ", made_.hash.sizes.size(), "; n-grams of up to ", n,
                            " ids with ", heads, " heads each have ", n, " and ", (n - 1) * heads);
+        if (status s = take_tensors(); !s) return s.failure();
         return std::move(made_);
     }
 
@@ -79,7 +82,7 @@ private:
             made_.image = static_cast<std::int32_t>(*image);
         made_.dilation = n;
         made_.hash.end = static_cast<std::int32_t>(end);
-        const auto eps = from_.real("attention.layer_norm_rms_epsilon");
+        const auto eps = from_.fraction("attention.layer_norm_rms_epsilon");
         if (!eps) return eps.failure();
         made_.eps = *eps;
         for (const auto& [name, to] : {std::pair{"ple.layer_multipliers", &made_.hash.multipliers},
@@ -108,7 +111,7 @@ private:
         if (!table) return table.failure();
         made_.table = *std::move(table);
         const table_shape& rows = made_.table.shape;
-        for (std::size_t h = 0; h < made_.hash.sizes.size() && h < made_.hash.offsets.size(); ++h)
+        for (std::size_t h = 0; h < made_.hash.tables(); ++h)
             if (made_.hash.rows(h) > static_cast<std::int64_t>(rows.rows))
                 return failure(errc::shape, "per_layer_token_embd.weight", "has ", rows.rows, " rows; head ",
                                h, " reads up to row ", made_.hash.rows(h));
@@ -116,9 +119,6 @@ private:
         if (value.shape.rank() != 2 || value.shape[1] != made_.hash.sizes.size() * rows.width)
             return failure(errc::shape, at + "value.weight", "has shape ", to_string(value.shape),
                            "; it reads ", made_.hash.sizes.size(), " rows of ", rows.width);
-        const auto words = from_.find("token_embd.weight");
-        if (!words) return words.failure();
-        made_.hash.ids = words->tensor.shape.rank() == 2 ? words->tensor.shape[0] : 0;
         return {};
     }
 

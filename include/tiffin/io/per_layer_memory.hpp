@@ -43,7 +43,7 @@ inline result<per_layer_memory> find_per_layer_memory(const std::vector<gguf_fil
     per_layer_memory made;
     const auto layers = from.number("block_count"),
                width = from.number("embedding_length_per_layer_input", 0);
-    const auto eps = from.real("attention.layer_norm_rms_epsilon");
+    const auto eps = from.fraction("attention.layer_norm_rms_epsilon");
     if (!layers) return layers.failure();
     if (!width) return width.failure();
     if (!eps) return eps.failure();

@@ -38,11 +38,11 @@ struct qwen_hash {
                            order(), " multipliers; there are as many heads for each of n = 2, ..., N");
         if (end < 0 || static_cast<std::size_t>(end) >= ids)
             return failure(errc::option, "end", "is ", end, "; there are ", ids, " ids");
+        std::int64_t behind = 0, product = 0;
         for (std::size_t i = 0; i < sizes.size(); ++i)
-            if (sizes[i] < 1 || offsets[i] < 0)
+            if (sizes[i] < 1 || offsets[i] < 0 || __builtin_add_overflow(offsets[i], sizes[i], &behind))
                 return failure(errc::option, "sizes[" + std::to_string(i) + "]", "is ", sizes[i],
                                ", its offset ", offsets[i]);
-        std::int64_t product = 0;
         for (std::size_t k = 0; k < order(); ++k)
             if (multipliers[k] < 0 ||
                 __builtin_mul_overflow(multipliers[k], static_cast<std::int64_t>(ids - 1), &product))
