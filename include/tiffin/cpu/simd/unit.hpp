@@ -204,6 +204,8 @@ void decode_row(const std::byte* row, std::size_t first, std::size_t count, floa
     if constexpr (Format::block == 1 && codec<Format>) {
         for (std::size_t i = 0; i < count; i += width<Arch>)
             load<Format, Arch>(stored + first + i, std::min(width<Arch>, count - i)).store_aligned(to + i);
+    } else if constexpr (Format::block == 1) {
+        for (std::size_t i = 0; i < count; ++i) Format::decode(stored[first + i], to + i);
     } else {
         for (std::size_t i = 0; i < count;) {
             std::size_t inside = (first + i) % Format::block;
