@@ -92,9 +92,7 @@ inline void read_as_f32(const tensor_view& t, std::size_t first, std::size_t cou
     const std::size_t width = t.shape.last();
     while (count > 0) {
         const std::size_t inside = first % width, taken = std::min(count, width - inside);
-        const stored_row row = t.row(first / width);
-        read_as_f32(row.codes, t.type, inside, taken, to);
-        scale_values(t.scales, row, inside, taken, to);
+        read_as_f32(t.row(first / width), t.type, t.scales, inside, taken, to);
         first += taken;
         count -= taken;
         to += taken;

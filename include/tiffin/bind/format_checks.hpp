@@ -109,7 +109,7 @@ inline status check_blocks(const tensor_view& given, const std::string& name, st
 inline status check_scales_of(const tensor_view& given, const std::string& name) {
     const tensor_scales& s = given.scales;
     if (!s.any()) return {};
-    if (s.type != dtype::f32 && s.type != dtype::f16 && s.type != dtype::bf16 && s.type != dtype::f8_e8m0)
+    if (!holds_scales(s.type))
         return failure(errc::dtype, name, "has scales of ", name_of(s.type),
                        "; they are F32, F16, BF16 or F8_E8M0");
     if (given.type == dtype::f64 || given.type == dtype::i32 || given.type == dtype::i64)

@@ -33,10 +33,7 @@ struct gathered_rows {
         return {row(t), first_scales() + static_cast<std::size_t>(index[t]) * stride, first};
     }
     // Widens that row to `width` floats: exactly, or times its scales.
-    void read(std::size_t t, float* to) const noexcept {
-        read_as_f32(row(t), type, 0, width, to);
-        if (scales.any()) scale_values(scales, stored(t), 0, width, to);
-    }
+    void read(std::size_t t, float* to) const noexcept { read_as_f32(stored(t), type, scales, 0, width, to); }
     // From the beginning of the first row to the end of the last.
     [[nodiscard]] std::size_t bytes() const noexcept {
         return count == 0 ? 0 : (count - 1) * stride + bytes_of_row(type, scales, width);

@@ -10,6 +10,11 @@
 
 TIFFIN_BEGIN
 
+// Whether scales can be stored in this format.
+constexpr bool holds_scales(dtype type) noexcept {
+    return type == dtype::f32 || type == dtype::f16 || type == dtype::bf16 || type == dtype::f8_e8m0;
+}
+
 // x = scale code, or x = scale code + bias: the codes are a tensor's values as its format defines them, F8_E4M3, Q8_0,
 // U4. A scale covers `rows` rows, all axes but the last taken as one, and `columns` values of them. 0 columns: there
 // are no scales.
@@ -85,6 +90,13 @@ struct stored_row {
             for (; i < end; ++i) values[i] = std::fma(scale, values[i], bias);
         }
     }
+}
+
+// Reads values [first, first + count) of a row of codes of this format, times their scales where there are any.
+inline void read_as_f32(const stored_row& row, dtype type, const tensor_scales& how, std::size_t first,
+                        std::size_t count, float* to) noexcept {
+    read_as_f32(row.codes, type, first, count, to);
+    if (how.any()) scale_values(how, row, first, count, to);
 }
 
 TIFFIN_END

@@ -30,9 +30,7 @@ inline status add_scales(tensor_view& weight, const tensor_view& scales, const s
         return failure(code, name, "is ", name_of(scales.type), " of shape ", to_string(s),
                        "; it has the scales of a weight ", to_string(w), why);
     };
-    if (scales.type != dtype::f32 && scales.type != dtype::f16 && scales.type != dtype::bf16 &&
-        scales.type != dtype::f8_e8m0)
-        return refuse(errc::dtype, ", which are F32, F16, BF16 or F8_E8M0");
+    if (!holds_scales(scales.type)) return refuse(errc::dtype, ", which are F32, F16, BF16 or F8_E8M0");
     const auto parts = [](std::size_t n, std::size_t of) { return (of + n - 1) / n; };
     tensor_scales& made = weight.scales;
     made = {scales.type, 1, tensor_scales::all, false, scales.data};

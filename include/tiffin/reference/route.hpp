@@ -48,8 +48,8 @@ Scalar number(const tensor_view& t, std::size_t i) {
 template <class Scalar>
 Scalar number(const gathered_rows& rows, std::size_t t, std::size_t i) {
     if (!rows.scales.any()) return number<Scalar>(rows.row(t), rows.type, i);
-    float one = load_as_f32(rows.row(t), rows.type, i);
-    scale_values(rows.scales, rows.stored(t), i, 1, &one);
+    float one;
+    read_as_f32(rows.stored(t), rows.type, rows.scales, i, 1, &one);
     return Scalar(one);
 }
 

@@ -51,6 +51,18 @@ struct dot_gated {
     }
 };
 
+namespace detail {
+
+// sqrt(max(|g|, least)).
+template <class S>
+TIFFIN_HD S root_of_size(const S& g, float least) {
+    using std::sqrt;
+    const S size = select(g < S(0), -g, g), floor = constant<S>(least);
+    return sqrt(select(size < floor, floor, size));
+}
+
+}  // namespace detail
+
 // Engram's gate: sigmoid(sign(g) sqrt(max(|g|, least))), g = dot / sqrt(width); sigmoid(0) for g = 0; NaN for NaN.
 struct signed_root_gate {
     float least = 1e-6f;
@@ -59,9 +71,7 @@ struct signed_root_gate {
     template <class S>
     TIFFIN_HD S operator()(const S& dot, const S& width) const {
         using std::sqrt;
-        const S zero(0), g = dot / sqrt(width);
-        const S size = select(g < zero, -g, g), floor = constant<S>(least);
-        const S root = sqrt(select(size < floor, floor, size));
+        const S zero(0), g = dot / sqrt(width), root = detail::root_of_size(g, least);
         return sigmoid{}(select(g < zero, -root, select(zero < g, root, zero * g)));
     }
 };
@@ -76,10 +86,8 @@ struct copysign_root_gate {
     template <class S>
     TIFFIN_HD S operator()(const S& dot, const S& width) const {
         using std::sqrt;
-        const S zero(0), g = dot / sqrt(width);
-        const S size = select(g < zero, -g, g), floor = constant<S>(least);
-        const S root = sqrt(select(size < floor, floor, size));
-        return sigmoid{}(select(g < zero, -root, root));
+        const S g = dot / sqrt(width), root = detail::root_of_size(g, least);
+        return sigmoid{}(select(g < S(0), -root, root));
     }
 };
 

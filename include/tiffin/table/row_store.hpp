@@ -102,9 +102,7 @@ inline status check_ids(std::span<const std::int32_t> ids, const table_shape& ta
 
 // Widens a stored row to `width` floats: exactly, or times its scales.
 inline void decode_row(const table_shape& table, const std::byte* row, float* to) noexcept {
-    read_as_f32(row, table.type, 0, table.width, to);
-    if (table.scales.any())
-        scale_values(table.scales, {row, row + bytes_of(table.type, table.width)}, 0, table.width, to);
+    read_as_f32({row, row + bytes_of(table.type, table.width)}, table.type, table.scales, 0, table.width, to);
 }
 
 // Rounds `width` floats to a stored row. Precondition: has_encode(table.type), and there are no scales.

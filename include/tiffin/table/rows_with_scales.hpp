@@ -34,8 +34,7 @@ public:
         if (some.width == 0 || all.width % some.width != 0)
             return failure(errc::size, "scales", "are ", some.width, " per row of ", all.width,
                            " values, which cannot be shared among them evenly");
-        if (some.type != dtype::f32 && some.type != dtype::f16 && some.type != dtype::bf16 &&
-            some.type != dtype::f8_e8m0)
+        if (!holds_scales(some.type))
             return failure(errc::dtype, "scales", "are ", name_of(some.type),
                            "; they are F32, F16, BF16 or F8_E8M0");
         if (status s = check(all); !s) return s.failure();
