@@ -201,7 +201,7 @@ tiffin_suite(call/scaled_tensors
              HEAVY TESTS format/scales.hpp cpu/kept_rows.hpp table/rows_with_scales.hpp)
 tiffin_suite(table/prefetched_rows
              THREADS TESTS table/row_schedule.hpp table/distinct_ids.hpp table/background_reads.hpp)
-tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp table/qwen_hash.hpp)
+tiffin_suite(table/ngram_addresses TESTS table/ngram_history.hpp table/engram_hash.hpp table/longcat_hash.hpp)
 tiffin_suite(table/ngram_rows THREADS)
 tiffin_suite(call/short_convolution THREADS TESTS call/row_history.hpp)
 tiffin_suite(call/row_numbers THREADS)
@@ -219,9 +219,13 @@ tiffin_suite(io/safetensors
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 # What of these is tested with a reader of its own: tests/io/run_model_test.py.
-tiffin_suite(io/model TESTS io/weight_scales.hpp io/ngram_memory.hpp io/per_layer_memory.hpp io/gguf_tensors.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
+tiffin_suite(io/model TESTS io/weight_scales.hpp io/rwkv_model.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                             io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                             io/json_file.hpp io/quantised_parts.hpp io/described_layer.hpp)
+# The readers have tests in Python: tests/io/run_memory_test.py, and clients_test.py where the models' packages are.
+tiffin_suite(io/ngram_memory TESTS io/engram_constants.hpp io/memory_table.hpp io/described_memory.hpp io/gguf_memory.hpp io/checkpoint_memory.hpp
+                                   io/checkpoint_parts.hpp io/engram_adapter.hpp io/longcat_memory.hpp io/per_layer_memory.hpp io/gguf_tensors.hpp
+                                   io/model_architecture.hpp)
 tiffin_suite(io/side_file)
 tiffin_suite(io/table_file)
 tiffin_suite(io/layer_file TESTS io/layer_options.hpp runtime/any_layer.hpp)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""`run_memory` against numpy in double: the n-gram memory of small qwen4exp models made here and the per-layer embeddings of
-small Gemma models, from the published formulas.
+"""`run_memory` against numpy in double, from the published formulas, on small models made here: the n-gram memory of qwen4exp, the
+Engram of DeepSeek-V4.1, the per-layer embeddings of Gemma, the n-gram embedding of LongCat.
 
     run_memory_test.py RUN_MEMORY
 
 Without numpy: status 77.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,8 @@ except ImportError:
     print("numpy is not installed")
     sys.exit(77)
 
-from gguf_files import F32, file_of, noise, numbers
-from run_layer_files import decode, parse
+from gguf_files import F32, f8, file_of, noise, numbers
+from run_layer_files import decode, parse, raw_file
 from run_layer_files import file_of as safetensors_of
 
 BRANCHES, D, HEADS, N, TAPS, WIDTH, VOCAB, END = 4, 24, 2, 3, 4, 32, 61, 7
@@ -80,6 +81,198 @@ class Model:
         return rows, y
 
 
+def is_prime(n):
+    return n > 1 and all(n % k for k in range(2, int(n**0.5) + 1))
+
+
+class DeepSeek:
+    """Engram of DeepSeek-V4.1: two layers with tables of their own; keys and value of one projection; no convolution."""
+
+    N, HEADS, WIDTH, D, LAYERS, LEAST, PAD = 4, 2, 32, 64, (1, 3), 31, 5
+
+    def __init__(self, rng):
+        self.wide = self.WIDTH * (self.N - 1) * self.HEADS
+        self.map = rng.integers(0, 40, VOCAB)
+        bound = max(1, (2**63 - 1) // 40 // 2)  # as its program draws them
+        self.multipliers = [[2 * int(m) + 1 for m in np.random.default_rng(10007 * layer).integers(0, bound, self.N)] for layer in self.LAYERS]
+        self.primes, taken = [], set()
+        for _ in self.LAYERS:
+            of_layer = []
+            for _ in range(self.N - 1):
+                at = self.LEAST - 1
+                for _ in range(self.HEADS):
+                    at += 1
+                    while not is_prime(at) or at in taken:
+                        at += 1
+                    taken.add(at)
+                    of_layer.append(at)
+            self.primes.append(of_layer)
+        self.offsets = [[sum(p[:i]) for i in range(len(p))] for p in self.primes]
+        normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+        self.q, self.k = [1 + normal(BRANCHES, self.D) for _ in self.LAYERS], [1 + normal(BRANCHES, self.D) for _ in self.LAYERS]
+        self.table, self.wkv = [normal(sum(p), self.WIDTH) for p in self.primes], [normal((BRANCHES + 1) * self.D, self.wide) for _ in self.LAYERS]
+
+    def gguf(self):
+        a, flat = "deepseek41.", lambda lists: [n for one in lists for n in one]
+        metadata = {"general.architecture": "deepseek41", a + "block_count": 5, a + "hyper_connection.count": BRANCHES,
+                    a + "attention.layer_norm_rms_epsilon": EPS, a + "engram.layer_ids": list(self.LAYERS), a + "engram.head_count": self.HEADS,
+                    a + "engram.key_length": self.WIDTH, a + "engram.max_ngram_size": self.N, a + "engram.pad_id": int(self.map[self.PAD]),
+                    a + "engram.multipliers": flat(self.multipliers), a + "engram.primes": flat(self.primes), a + "engram.offsets": flat(self.offsets),
+                    a + "engram.token_map": [int(i) for i in self.map]}
+        tensors = {}
+        for n, layer in enumerate(self.LAYERS):
+            for name, t in (("q", self.q), ("k", self.k), ("wkv", self.wkv), ("embd", self.table)):
+                tensors[f"blk.{layer}.engram_{name}.weight"] = (t[n].tobytes(), "F32", t[n].shape)
+        return metadata, tensors
+
+    def checkpoint(self, rng, folder):
+        """As published: codes of F8 with E8M0 scales, per 32 values of a row and per block of 32 x 32; its numbers become this model's."""
+        tensors = {}
+        for n, layer in enumerate(self.LAYERS):
+            at = f"layers.{layer}.engram."
+            for name, all_of, rows in (("embed", self.table, 1), ("wkv", self.wkv, 32)):
+                shape = all_of[n].shape
+                codes = rng.integers(0, 256, shape).astype(np.uint8)
+                codes[(codes & 0x7F) == 0x7F] = 0  # NaN
+                scales = rng.integers(116, 121, (shape[0] // rows, shape[1] // 32)).astype(np.uint8)
+                tensors[at + name + ".weight"], tensors[at + name + ".scale"] = (codes, "F8_E4M3"), (scales, "F8_E8M0")
+                spread = np.repeat(np.repeat(np.ldexp(1.0, scales.astype(int) - 127), rows, 0), 32, 1)
+                all_of[n] = (f8(codes) * spread).astype(F32)
+            tensors[at + "q_weight"], tensors[at + "k_weight"] = (self.q[n], "F32"), (self.k[n], "F32")
+        header, data = {}, b""
+        for name, (t, kind) in tensors.items():
+            header[name] = {"dtype": kind, "shape": list(t.shape), "data_offsets": [len(data), len(data) + t.nbytes]}
+            data += t.tobytes()
+        (folder / "model.safetensors").write_bytes(raw_file(header, data))
+        config = {"vocab_size": VOCAB, "hc_mult": BRANCHES, "rms_norm_eps": EPS, "engram_layer_ids": list(self.LAYERS), "engram_n_heads": self.HEADS,
+                  "engram_max_ngram_size": self.N, "engram_vocab_size": self.LEAST, "engram_pad_token_id": self.PAD, "engram_compressed_vocab_size": 40}
+        return {"model_type": "deepseek_v41", "text_config": config}
+
+    def run(self, ids, x, sequence, n):
+        rms = lambda v: v / np.sqrt((v**2).mean(axis=-1, keepdims=True) + F32(EPS))
+        rows, y, past = np.zeros((len(self.primes[n]), len(ids)), np.int64), np.zeros_like(x, dtype=np.float64), {}
+        for t, (token, s) in enumerate(zip(ids, sequence)):
+            before = past.setdefault(s, [])
+            before.append(int(self.map[token]))
+            window = [before[-1 - k] if k < len(before) else int(self.map[self.PAD]) for k in range(self.N)]
+            for h, (prime, offset) in enumerate(zip(self.primes[n], self.offsets[n])):
+                mix = 0
+                for k in range(2 + h // self.HEADS):
+                    mix ^= window[k] * self.multipliers[n][k]
+                rows[h, t] = mix % prime + offset
+            both = self.wkv[n].astype(np.float64) @ self.table[n][rows[:, t]].reshape(-1).astype(np.float64)
+            key, value = both[:-self.D].reshape(BRANCHES, self.D), both[-self.D:]
+            g = (rms(x[t].astype(np.float64).reshape(BRANCHES, self.D)) * self.q[n] * self.k[n] * rms(key)).sum(axis=1, keepdims=True) / np.sqrt(self.D)
+            y[t] = (value / (1 + np.exp(-np.copysign(np.sqrt(np.maximum(np.abs(g), 1e-6)), g)))).reshape(-1)
+        return rows, y
+
+
+def deepseek(runner, rng, path):
+    model, tokens = DeepSeek(rng), 23
+    x, ids, sequence = rng.normal(size=(tokens, BRANCHES * model.D)).astype(F32), rng.integers(0, VOCAB, tokens), rng.integers(0, 3, tokens)
+    given = {"x": (x, "F32"), "token_ids": (ids, "I64"), "sequence": (sequence, "I64")}
+    without = lambda all, *names: {k: v for k, v in all.items() if k not in names}
+
+    def check(what, at, *flags):
+        for n, layer in enumerate(model.LAYERS):
+            rows, y = model.run(ids, x, sequence, n)
+            for more, bound in ((["--backend", "reference"], 2e-6), ([], 2e-5), (["--batch", "5"], 2e-5)):
+                got = runner.run(at, given, "--layer", str(layer), *more, *flags)
+                if isinstance(got, str):
+                    runner.expect(f"{what}: layer {layer} {more}", False, got)
+                    continue
+                runner.expect(f"{what}: rows of layer {layer} {more}", (got[0] == rows).all())
+                error = np.abs(got[1] - y).max() / np.abs(y).max()
+                runner.expect(f"{what}: y of layer {layer} {more}", error < bound, f"error {error:.2e}")
+
+    metadata, tensors = model.gguf()
+    path.write_bytes(file_of(metadata, tensors))
+    check("deepseek41", path)
+    # Published files lack these keys: a file beside the model has them.
+    constants = runner.at / "constants.safetensors"
+    flat = lambda lists: np.array([n for one in lists for n in one])
+    told = {"multipliers": (np.array(model.multipliers), "I64"), "primes": (flat(model.primes), "I64"), "offsets": (flat(model.offsets), "I64"),
+            "token_map": (model.map.astype(np.int32), "I32"), "pad_id": (np.array([model.map[model.PAD]]), "I64")}
+    bare = without(metadata, *(f"deepseek41.engram.{k}" for k in ("multipliers", "primes", "offsets", "token_map", "pad_id")))
+    path.write_bytes(file_of(bare, tensors))
+    constants.write_bytes(safetensors_of(told))
+    check("deepseek41 with a file of constants", path, "--constants", str(constants))
+    runner.refused(path, given, "deepseek41.engram.multipliers: missing", "no file of constants has them")
+    for wrong, sentences in (({"multipliers": (np.arange(3), "I64")}, ["engram.multipliers: are 3; each of the layers with a memory, 2 in all, has 4"]),
+                             ({"token_map": (np.array([-1] * VOCAB), "I64")}, ["token_map: names the compressed id -1"]),
+                             ({"token_map": (model.map.astype(F32), "F32")}, ["token_map is F32"]), ({"seed": (np.array([1]), "I64")}, ["seed is no constant"]),
+                             ({"multipliers": (np.array([2**60] * 8), "I64")}, ["multipliers[0]", "overflows 63 bits"]),
+                             ({"primes": (flat(model.primes) * 0, "I64")}, ["primes: of 2 ids have 0 among them"])):
+        constants.write_bytes(safetensors_of({**told, **wrong}))
+        runner.refused(path, given, *sentences, flags=("--constants", str(constants)))
+    path.write_bytes(file_of(metadata, tensors))
+    runner.refused(path, given, "layer 2 has no rows by the last ids; these have: 1, 3", flags=("--layer", "2"))
+    name = "blk.1.engram_wkv.weight"
+    path.write_bytes(file_of(metadata, {**tensors, name: (tensors[name][0][:-4 * model.wide], "F32", ((BRANCHES + 1) * model.D - 1, model.wide))}))
+    runner.refused(path, given, name + ": has shape (319, 192)", "the keys of 4 branches and their value")
+
+    folder = runner.at / "deepseek"
+    folder.mkdir()
+    config = model.checkpoint(rng, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    constants.write_bytes(safetensors_of({"token_map": told["token_map"]}))
+    check("a DeepSeek checkpoint in F8", folder, "--constants", str(constants))
+    runner.refused(folder, given, "token_map: has 0 ids; there are 61")
+    config["text_config"]["engram_vocab_size"] = 41
+    (folder / "config.json").write_text(json.dumps(config))
+    runner.refused(folder, given, "has", "rows; head", flags=("--constants", str(constants)))
+
+
+def longcat(runner, rng):
+    ratio, longest, split, d, width, end, tokens = 2, 3, 2, 40, 24, 7, 29
+    heads = split * (longest - 1)
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+    sizes = [ratio * VOCAB + 2 * i + 1 for i in range(heads)]
+    tensors = {"model.embed_tokens.weight": normal(VOCAB, d)}
+    for i, rows in enumerate(sizes):
+        tensors[f"model.ngram_embeddings.embedders.{i}.weight"] = normal(rows, width)
+        tensors[f"model.ngram_embeddings.post_projs.{i}.weight"] = normal(d, width)
+    folder = runner.at / "longcat"
+    folder.mkdir()
+    config = {"model_type": "longcat_flash_ngram", "vocab_size": VOCAB, "ngram_vocab_size_ratio": ratio, "emb_neighbor_num": longest,
+              "emb_split_num": split, "eos_token_id": end}
+    write = lambda t, c: ((folder / "model.safetensors").write_bytes(safetensors_of({k: (v, "F32") for k, v in t.items()})),
+                          (folder / "config.json").write_text(json.dumps(c)))
+    write(tensors, config)
+    ids, sequence = rng.integers(0, VOCAB, tokens), rng.integers(0, 2, tokens)
+    ids[[3, 11, 12]] = end
+    rows, y, past = np.zeros((heads, tokens), np.int64), np.zeros((tokens, d)), {}
+    for t, (token, s) in enumerate(zip(ids, sequence)):
+        before = past.setdefault(s, [])
+        window = [int(token)]
+        for k in range(1, longest):
+            cut = k > len(before) or end in before[len(before) - k:]
+            window.append(0 if cut else int(before[-k]))
+        before.append(int(token))
+        y[t] = tensors["model.embed_tokens.weight"][token]
+        for i, m in enumerate(sizes):
+            rows[i, t] = sum(window[k] * VOCAB**k for k in range(2 + i // split)) % m
+            y[t] += tensors[f"model.ngram_embeddings.post_projs.{i}.weight"].astype(np.float64) @ tensors[f"model.ngram_embeddings.embedders.{i}.weight"][rows[i, t]]
+    y /= 1 + heads
+    given = {"token_ids": (ids, "I64"), "sequence": (sequence, "I64")}
+    for flags, bound in ((["--backend", "reference"], 1e-6), ([], 2e-5), (["--batch", "4"], 2e-5)):
+        got = runner.run(folder, given, *flags)
+        if isinstance(got, str):
+            runner.expect(f"longcat {flags}", False, got)
+            continue
+        runner.expect(f"longcat {flags}", (got[0] == rows).all() and np.abs(got[1] - y).max() < bound * np.abs(y).max())
+    runner.refused(folder, {**given, "x": (np.zeros((tokens, d), F32), "F32")}, "x: not read; known are token_ids, sequence")
+    name = "model.ngram_embeddings.embedders.1.weight"
+    write({**tensors, name: tensors[name][:-1]}, config)
+    runner.refused(folder, given, name + ": has 124 rows; ratio 2 times 61 ids and 3 are 125")
+    write({k: v for k, v in tensors.items() if "post_projs.2" not in k}, config)
+    runner.refused(folder, given, "post_projs.2.weight: missing")
+    write(tensors, {**config, "emb_neighbor_num": 1})
+    runner.refused(folder, given, "tables: are 2 for each length of 2 to 1")
+    write(tensors, {k: v for k, v in config.items() if k != "emb_split_num"})
+    runner.refused(folder, given, "config.json has no emb_split_num")
+
+
 class Gemma:
     """Per-layer embeddings: a token-major table, one projection for the context terms of all layers."""
 
@@ -130,7 +323,7 @@ def gemma(runner, rng, path):
             (model.metadata, {**model.tensors, "per_layer_model_proj.weight": (rows[0][:-160], "F32", (767, 40))}, 1,
              ["per_layer_model_proj.weight: has shape (767, 40); 3 layers of 256 have 768 rows"]),
             (narrow.metadata, narrow.tensors, 1, ["64 columns from 64 on; Q4_K keeps 256 together"]),
-            ({"general.architecture": "llama"}, model.tensors, 1, ["'llama'", "'gemma3n' and 'gemma4'"])):
+            ({"general.architecture": "llama"}, model.tensors, 1, ["'llama'", "'qwen4exp' and 'deepseek41'"])):
         path.write_bytes(file_of(metadata, tensors))
         runner.refused(path, given, "model.gguf", *sentences, flags=("--layer", str(layer)))
     path.write_bytes(file_of(model.metadata, model.tensors))
@@ -194,16 +387,16 @@ def main(tool):
         for metadata, tensors, sentences in (
                 ({**model.metadata, "general.architecture": "llama"}, model.tensors, ["general.architecture is 'llama'", "'qwen4exp'"]),
                 (without(model.metadata, "qwen4exp.ple.layer_multipliers"), model.tensors, ["qwen4exp.ple.layer_multipliers: missing"]),
-                ({**model.metadata, "qwen4exp.ple.layer_multipliers": MULTIPLIERS[:2]}, model.tensors, ["are 2, head_vocab_sizes 4", "have 3 and 4"]),
+                ({**model.metadata, "qwen4exp.ple.layer_multipliers": MULTIPLIERS[:2]}, model.tensors, ["layer_multipliers: are 2; each of the layers with a memory, 1 in all, has 3"]),
                 ({**model.metadata, "qwen4exp.ple.layer_multipliers": [2**62, 1, 1]}, model.tensors, ["multipliers[0]", "overflows 63 bits"]),
                 ({**model.metadata, "qwen4exp.ple.head_vocab_sizes": [53, 59, 61, 670]}, model.tensors, [table, "has 245 rows; head 3 reads up to row 843"]),
-                ({**model.metadata, "qwen4exp.ple.eos_token_id": VOCAB}, model.tensors, ["end: is 61; there are 61 ids"]),
+                ({**model.metadata, "qwen4exp.ple.eos_token_id": VOCAB}, model.tensors, ["eos_token_id: is 61; there are 61 ids"]),
                 ({**model.metadata, "qwen4exp.ple.layers": [0, 1]}, model.tensors, ["names 2 layers"]),
                 ({**model.metadata, "qwen4exp.hyper_connection.count": 3}, model.tensors, ["key_proj.weight", "it is of 3 branches of 24"]),
                 (model.metadata, without(model.tensors, key), [key + ": missing"]),
                 (model.metadata, {**model.tensors, model.at + "key.scale": (np.ones(1, F32).tobytes(), "F32", (1,))}, [model.at + "key.scale", "not read"]),
                 (model.metadata, {**model.tensors, table: (noise(rng, "F32", (245, 16)), "F32", (245, 16))},
-                 [model.at + "value.weight", "it reads 4 rows of 16"])):
+                 ["value_proj.weight", "it reads 4 rows of 16"])):
             path.write_bytes(file_of(metadata, tensors))
             runner.refused(path, given, "model.gguf", *sentences)
         whole = file_of(model.metadata, model.tensors)
@@ -218,6 +411,8 @@ def main(tool):
                 (without(given, "token_ids"), ["token_ids: missing"])):
             runner.refused(path, wrong, *sentences)
         gemma(runner, rng, path)
+        deepseek(runner, rng, path)
+        longcat(runner, rng)
         print(runner.runs, "runs,", runner.failed, "failed")
         return runner.failed != 0
 

@@ -1,7 +1,6 @@
 // Rows by the last ids: the two published hashes against their formulas in wider arithmetic, many sequences in one call,
 // what is taken back, and what is wrong.
 #include <tiffin/table/ngram_addresses.hpp>
-#include <tiffin/table/qwen_hash.hpp>
 
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
@@ -123,43 +122,47 @@ TEST_CASE("engram_hash: the formula, signed and unsigned, where products overflo
         }
 }
 
-TEST_CASE("qwen_hash: the formula; what is missing reads the end of a sequence") {
-    const qwen_hash h{.ids = 83,
-                      .multipliers = {0x1234567890ABC, 0x7FEDCBA98765, 0x3141592653589},
-                      .offsets = {0, 101, 204, 311},
-                      .sizes = {101, 103, 107, 109},
-                      .end = end_of_sequence};
+TEST_CASE(
+    "engram_hash, ids as they are, all heads in one table: the formula; what is missing reads the pad") {
+    const engram_hash h{.compressed = {},
+                        .multipliers = {0x1234567890ABC, 0x7FEDCBA98765, 0x3141592653589},
+                        .primes = {{101, 103}, {107, 109}},
+                        .pad = end_of_sequence,
+                        .ids = 83,
+                        .offsets = {0, 101, 204, 311}};
     ids_type text = random_text(90, 83, 4);
     for (const std::size_t t : {0u, 5u, 6u, 20u, 22u}) text[t] = end_of_sequence;
-    const auto address = ngram_addresses<qwen_hash>::of(h, h.end).or_throw();
+    const auto address = ngram_addresses<engram_hash>::of(h, h.pad).or_throw();
     REQUIRE(address.tables() == 4);
+    CHECK(address.rows(3) == 420);
     const auto rows = rows_of(address, text, 13);
     for (std::size_t i = 0; i < 4; ++i)
         for (std::size_t t = 0; t < text.size(); ++t) {
-            // As in llama.cpp: an end of a sequence in the window resets it and everything before it.
+            // As in llama.cpp's qwen4exp: an end of a sequence in the window resets it and everything before it.
             wide mix = static_cast<wide>(text[t]) * h.multipliers[0];
             bool cut = false;
             for (std::size_t k = 1; k < 2 + i / 2; ++k) {
                 cut = cut || t < k || text[t - k] == end_of_sequence;
                 mix ^= static_cast<wide>(cut ? end_of_sequence : text[t - k]) * h.multipliers[k];
             }
-            CHECK(rows[i][t] == static_cast<std::int32_t>(mix % h.sizes[i] + h.offsets[i]));
+            CHECK(rows[i][t] == static_cast<std::int32_t>(mix % h.primes[i / 2][i % 2] + h.offsets[i]));
         }
     const auto why = [&](auto change) {
-        qwen_hash other = h;
+        engram_hash other = h;
         change(other);
-        return ngram_addresses<qwen_hash>::of(other, h.end).failure().message();
+        return ngram_addresses<engram_hash>::of(other, h.pad).failure().message();
     };
-    CHECK(why([](qwen_hash& o) { o.multipliers[2] = std::int64_t{1} << 60; }) ==
-          "multipliers[2]: is 1152921504606846976; times the id 82 it overflows 63 bits");
-    CHECK(why([](qwen_hash& o) { o.multipliers[1] = -3; }) ==
-          "multipliers[1]: is -3; times the id 82 it overflows 63 bits");
-    CHECK(why([](qwen_hash& o) { o.sizes[3] = 0; }) == "sizes[3]: is 0, its offset 311");
-    CHECK(why([](qwen_hash& o) { o.offsets.pop_back(); }) ==
-          "sizes: are 4, offsets 3 for 3 multipliers; there are as many heads for each of n = 2, ..., N");
-    CHECK(why([](qwen_hash& o) { o.end = 83; }) == "end: is 83; there are 83 ids");
-    CHECK(why([](qwen_hash& o) { o.offsets[0] = std::int64_t{1} << 31; }) ==
+    CHECK(why([](engram_hash& o) { o.multipliers[2] = std::int64_t{1} << 60; }) ==
+          "multipliers[2]: is 1152921504606846976; times the compressed id 82 it overflows 63 bits");
+    CHECK(why([](engram_hash& o) { o.multipliers[1] = -3; }) ==
+          "multipliers[1]: is -3; times the compressed id 82 it overflows 63 bits");
+    CHECK(why([](engram_hash& o) { o.primes[1][1] = 0; }) == "primes: of 3 ids have 0 among them");
+    CHECK(why([](engram_hash& o) { o.offsets[1] = -1; }) == "offsets[1]: is -1");
+    CHECK(why([](engram_hash& o) { o.offsets.pop_back(); }) == "offsets: are 3 for 4 primes");
+    CHECK(why([](engram_hash& o) { o.offsets[0] = std::int64_t{1} << 31; }) ==
           "table 0: has 2147483749 rows; 1 to 2^31 - 1 can be addressed");
+    CHECK(why([](engram_hash& o) { o.offsets[2] = std::numeric_limits<std::int64_t>::max(); }) ==
+          "table 2: has 9223372036854775807 rows; 1 to 2^31 - 1 can be addressed");
 }
 
 TEST_CASE(
@@ -302,7 +305,7 @@ TEST_CASE("ngram_addresses: what is wrong is told before anything changes") {
          "multipliers[0]: is 9223372036854775793; times the compressed id 16 it overflows");
     h = some_hash(29, false);
     h.primes[1][0] = 0;
-    says(addresses::of(h), errc::option, "table 2: has 0 rows");
+    says(addresses::of(h), errc::option, "primes: of 3 ids have 0 among them");
     h.primes[1][0] = std::int64_t{1} << 31;
     says(addresses::of(h), errc::option, "2147483648 rows; 1 to 2^31 - 1");
     h = some_hash(29, false);

@@ -5,22 +5,32 @@
 #include <tiffin/io/json_file.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/quoted.hpp>
+#include <tiffin/table/table_location.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
 namespace io::detail {
+
+// Whether a path names a checkpoint, by its folder or its config.json, and no GGUF file.
+inline bool is_checkpoint(const std::filesystem::path& path) {
+    std::error_code ignored;
+    return path.filename() == "config.json" || std::filesystem::is_directory(path, ignored);
+}
 
 // An index, where present, determines the file of each tensor, whatever other files hold; without one, a tensor that
 // two files have is an error.
@@ -34,9 +44,11 @@ public:
 
     // Maps the files of a folder. Errors, with `label` as `where`: errc::file, errc::duplicate_tensor, and those of
     // safetensors_file::map.
-    status open(const std::filesystem::path& folder, const std::string& label, bool is_lingua) {
+    // `usual`: the file where there is no index.
+    status open(const std::filesystem::path& folder, const std::string& label, bool is_lingua,
+                const std::string& usual = "model.safetensors") {
         const auto has = [&](const char* name) { return is_there(folder / name); };
-        if (has(index_name)) return open_indexed(folder, label);
+        if (usual == "model.safetensors" && has(index_name)) return open_indexed(folder, label);
         std::set<std::string> names;
         for (const char* const name : {"model.safetensors", "consolidated.safetensors"})
             if (is_lingua && has(name)) names.insert(name);
@@ -44,7 +56,7 @@ public:
             return failure(errc::file, label,
                            "has consolidated.pth, which is Python's; save its tensors, and those of "
                            "consolidated_stem.pth, as .safetensors beside it");
-        if (names.empty()) names.insert(is_lingua ? "consolidated.safetensors" : "model.safetensors");
+        if (names.empty()) names.insert(is_lingua ? "consolidated.safetensors" : usual);
         // STEM's tables.
         if (is_lingua && has("consolidated_stem.safetensors")) names.insert("consolidated_stem.safetensors");
         if (status s = open_files(folder, names); !s) return s;
@@ -60,6 +72,18 @@ public:
     }
 
     [[nodiscard]] const tensors_by_name& by_name() const noexcept { return by_name_; }
+    // Where a tensor of by_name() lies.
+    [[nodiscard]] table_location place_of(const tensor_view& tensor) const {
+        const auto* const at = static_cast<const std::byte*>(tensor.data);
+        table_location made{{}, 0, {tensor.shape[0], tensor.shape.last(), tensor.type}};
+        for (const auto& [name, file] : files_) {
+            const std::span<const std::byte> bytes = file.mapping().bytes();
+            if (std::less<>()(at, bytes.data()) || !std::less<>()(at, bytes.data() + bytes.size())) continue;
+            made.path = file.label();
+            made.offset = static_cast<std::uint64_t>(at - bytes.data());
+        }
+        return made;
+    }
 
 private:
     static constexpr const char* index_name = "model.safetensors.index.json";

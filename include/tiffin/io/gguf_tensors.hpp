@@ -57,12 +57,28 @@ public:
         return made;
     }
 
+    // Errors: errc::missing_tensor, dtype; errc::unused_tensor where a factor of the tensor would have to be applied.
+    [[nodiscard]] result<tensor_view> find(const std::string& name) const {
+        const auto found = find_in_file(name);
+        return found ? result<tensor_view>(found->tensor) : found.failure();
+    }
+    // The place of a tensor (rows, width) in its file.
+    [[nodiscard]] result<table_location> table(const std::string& name) const {
+        const auto found = find_in_file(name);
+        if (!found) return found.failure();
+        const tensor_view& t = found->tensor;
+        if (t.shape.rank() != 2)
+            return failure(errc::shape, name, "has shape ", to_string(t.shape), "; it must be (rows, width)");
+        return table_location{
+            found->file->label(), found->file->offset_of(t), {t.shape[0], t.shape[1], t.type}};
+    }
+
+private:
     struct found_tensor {
         const gguf_file* file;
         tensor_view tensor;
     };
-    // Errors: errc::missing_tensor, dtype; errc::unused_tensor where a factor of the tensor would have to be applied.
-    [[nodiscard]] result<found_tensor> find(const std::string& name) const {
+    [[nodiscard]] result<found_tensor> find_in_file(const std::string& name) const {
         const std::string factor = name.substr(0, name.rfind('.')) + ".scale";
         for (const gguf_file& f : files_)
             if (f.tensors().find(factor) != nullptr)
@@ -76,18 +92,7 @@ public:
         }
         return failure(errc::missing_tensor, name, "missing in ", label());
     }
-    // The place of a tensor (rows, width) in its file.
-    [[nodiscard]] result<table_location> table(const std::string& name) const {
-        const auto found = find(name);
-        if (!found) return found.failure();
-        const tensor_view& t = found->tensor;
-        if (t.shape.rank() != 2)
-            return failure(errc::shape, name, "has shape ", to_string(t.shape), "; it must be (rows, width)");
-        return table_location{
-            found->file->label(), found->file->offset_of(t), {t.shape[0], t.shape[1], t.type}};
-    }
 
-private:
     const std::vector<gguf_file>& files_;
     std::string_view architecture_;
 };

@@ -4,35 +4,36 @@
 #include <tiffin/io/checkpoint.hpp>
 #include <tiffin/io/gguf_model.hpp>
 #include <tiffin/io/model_source.hpp>
+#include <tiffin/io/rwkv_model.hpp>
 
 #include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 TIFFIN_BEGIN
 namespace io {
 
-// A model: a GGUF file, or several of a split one; a checkpoint of safetensors files with their config.json.
+// A model: a GGUF file, or several of a split one; a checkpoint of safetensors files with their config.json; the one
+// safetensors file of an RWKV model.
 //
 // The block of a layer is what lies between the norm before the FFN and the residual addition: neither that norm nor a
 // norm after the FFN is part of it. Tensors lie in the mapped files, which a described or prepared layer keeps open.
 class model {
 public:
     // Opens a model: a GGUF file, the first file of a split model with the others beside it, the folder of a
-    // checkpoint, or its config.json.
+    // checkpoint, or its config.json, or an RWKV model's file, which ends in .safetensors.
     // Errors: those of gguf_file::open and safetensors_file::map; errc::option where the architecture is missing or
     //   unknown; errc::file where files of a model are missing or do not belong together, or an index or a
     //   configuration is no JSON; errc::duplicate_tensor where two files have the same tensor and there is no index.
     // Cost: that of the headers.
     static result<model> open(const std::filesystem::path& path) {
-        std::error_code ignored;
-        const bool checkpoint =
-            path.filename() == "config.json" || std::filesystem::is_directory(path, ignored);
-        auto source = checkpoint ? detail::checkpoint::open(path) : detail::gguf_model::open(path);
+        const bool one_file = path.extension() == ".safetensors";
+        auto source = detail::is_checkpoint(path) ? detail::checkpoint::open(path)
+                      : one_file                  ? detail::rwkv_model::open(path)
+                                                  : detail::gguf_model::open(path);
         if (!source) return source.failure();
         return model(*std::move(source));
     }
@@ -54,7 +55,11 @@ public:
                            ", from 0 on");
         auto made = source_->layer(index);
         if (!made) return failure(made.failure().code, label(), made.failure().message());
-        made->keep = source_;
+        // Tensors that were made for this layer stay with the files.
+        struct kept {
+            std::shared_ptr<const void> files, made;
+        };
+        made->keep = std::make_shared<kept>(kept{source_, std::move(made->keep)});
         return made;
     }
 

@@ -17,7 +17,8 @@ public:
     [[nodiscard]] virtual std::size_t layers() const noexcept = 0;
     // The `where` of failures.
     [[nodiscard]] virtual const std::string& label() const noexcept = 0;
-    // Precondition: index < layers(). Errors: without the label; `keep` is the caller's.
+    // Precondition: index < layers(). Errors: without the label. `keep`: tensors made for the layer; the files are
+    // the caller's to keep.
     [[nodiscard]] virtual result<described_layer> layer(std::size_t index) const = 0;
 };
 

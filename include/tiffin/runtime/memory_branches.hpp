@@ -51,7 +51,8 @@ using memory_branch =
 class memory_branches {
 public:
     struct options {
-        float eps = rms{}.eps;
+        float eps = rms{}.eps;  // of the norms of keys and queries
+        float convolution_eps = rms{}.eps;
         float least = 1e-6f;       // of the gate
         std::size_t dilation = 0;  // of the convolution; 0: there is none
         std::size_t tokens = 512;  // computed in one piece
@@ -94,7 +95,7 @@ public:
                 of_branch.add(e.name, *part);
             }
             if (how.dilation > 0) {
-                auto convolution = short_convolution::prepare(of_branch, how.dilation, how.eps);
+                auto convolution = short_convolution::prepare(of_branch, how.dilation, how.convolution_eps);
                 if (!convolution) return convolution.failure();
                 made.convolutions_.push_back(*std::move(convolution));
             }
@@ -184,6 +185,9 @@ private:
             rows.shape = {branches, width};
             return rows.rows_from(b, {width});
         }
+        if (t.scales.any() && t.scales.rows != tensor_scales::all && width % t.scales.rows != 0)
+            return failure(errc::shape, name, "has ", t.scales.text(), "; a branch of ", width,
+                           " rows must not cut them");
         shape of = t.shape.rank() == 2 ? shape(width, t.shape[1]) : shape(width, t.shape[1], t.shape[2]);
         return t.rows_from(b * width * (t.shape.elements() / t.shape.last() / all), of);
     }

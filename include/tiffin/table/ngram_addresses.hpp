@@ -2,6 +2,8 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/table/engram_hash.hpp>
+#include <tiffin/table/longcat_hash.hpp>
 #include <tiffin/table/ngram_history.hpp>
 
 #include <algorithm>
@@ -42,114 +44,6 @@ constexpr bool end_counts() noexcept {
 }
 
 }  // namespace detail
-
-// Engram's hash. For n = 2..N and each head: row = (xor over k < n of c(t_-k) m_k) mod prime, c the compressed id.
-// Numerics: 64-bit arithmetic, products and xor modulo 2^64; the non-negative remainder of the signed value, or with
-//   `unsigned_remainder` of the same bits as unsigned. They agree where no product overflows: m_k c < 2^63.
-// Errors of check(): errc::option for a negative pad or compressed id, and, unless `may_wrap`, for a negative
-//   multiplier or one with which a product overflows; errc::size where there are not N >= 2 multipliers and N - 1 lists
-//   of primes.
-// Source: Engram, docs/tables.md#rows-by-the-last-ids.
-struct engram_hash {
-    std::vector<std::int32_t> compressed;           // (V): compressed id of each token id
-    std::vector<std::int64_t> multipliers;          // (N): m_k of the id k tokens before
-    std::vector<std::vector<std::int64_t>> primes;  // (N - 1, heads): of n = 2, 3, ..., N
-    // The compressed id where there is no token id; the map is not applied to it.
-    std::int32_t pad = 0;
-    bool unsigned_remainder = false;
-    bool may_wrap = false;
-
-    [[nodiscard]] std::size_t order() const noexcept { return multipliers.size(); }
-    [[nodiscard]] std::size_t vocab() const noexcept { return compressed.size(); }
-    [[nodiscard]] std::size_t tables() const noexcept {
-        std::size_t all = 0;
-        for (const auto& of_n : primes) all += of_n.size();
-        return all;
-    }
-    [[nodiscard]] std::int64_t rows(std::size_t table) const noexcept {
-        std::size_t n = 0;
-        while (table >= primes[n].size()) table -= primes[n++].size();
-        return primes[n][table];
-    }
-    [[nodiscard]] status check() const {
-        if (order() < 2 || primes.size() != order() - 1)
-            return failure(errc::size, "primes", "are of ", primes.size(), " lengths for ", order(),
-                           " multipliers; there is one list for each of n = 2, ..., N");
-        std::int64_t largest = pad;
-        for (std::size_t i = 0; i < vocab(); ++i) {
-            if (compressed[i] < 0)
-                return failure(errc::option, "compressed[" + std::to_string(i) + "]", "is ", compressed[i]);
-            largest = std::max<std::int64_t>(largest, compressed[i]);
-        }
-        if (pad < 0) return failure(errc::option, "pad", "is ", pad);
-        std::int64_t product = 0;
-        for (std::size_t k = 0; k < order() && !may_wrap; ++k)
-            if (multipliers[k] < 0 || __builtin_mul_overflow(multipliers[k], largest, &product))
-                return failure(errc::option, "multipliers[" + std::to_string(k) + "]", "is ", multipliers[k],
-                               "; times the compressed id ", largest, " it overflows 63 bits");
-        return {};
-    }
-    void address(const std::int32_t* ids, std::int32_t* to) const noexcept {
-        std::uint64_t mix = 0;
-        for (std::size_t k = 0; k < order(); ++k) {
-            const std::int32_t c =
-                ids[k] == ngram_history::none ? pad : compressed[static_cast<std::size_t>(ids[k])];
-            mix ^= static_cast<std::uint64_t>(c) * static_cast<std::uint64_t>(multipliers[k]);
-            if (k == 0) continue;
-            for (const std::int64_t prime : primes[k - 1]) *to++ = remainder(mix, prime);
-        }
-    }
-
-private:
-    [[nodiscard]] std::int32_t remainder(std::uint64_t mix, std::int64_t prime) const noexcept {
-        if (unsigned_remainder) return static_cast<std::int32_t>(mix % static_cast<std::uint64_t>(prime));
-        const std::int64_t rest = static_cast<std::int64_t>(mix) % prime;
-        return static_cast<std::int32_t>(rest < 0 ? rest + prime : rest);
-    }
-};
-
-// LongCat's hash: `per_length` tables for each of n = 2..N, table i of M_i = ratio V + 2 i + 1 rows, row = (t + sum
-// over k = 1..n-1 of t_-k (V^k mod M_i)) mod M_i. Missing ids count as 0, and so do an end-of-sequence id before the
-// token and all ids before it.
-// Errors of check(): errc::size where N < 2, or V or `per_length` is 0. Source: docs/tables.md#rows-by-the-last-ids.
-struct longcat_hash {
-    static constexpr bool end_counts = false;
-    std::size_t ids = 0;  // V
-    std::size_t ratio = 1;
-    std::size_t longest = 2;  // N
-    std::size_t per_length = 1;
-
-    [[nodiscard]] std::size_t order() const noexcept { return longest; }
-    [[nodiscard]] std::size_t vocab() const noexcept { return ids; }
-    [[nodiscard]] std::size_t tables() const noexcept {
-        std::size_t all = 0;
-        return __builtin_mul_overflow(longest - 1, per_length, &all) ? ~std::size_t{0} : all;
-    }
-    [[nodiscard]] std::int64_t rows(std::size_t table) const noexcept {
-        std::int64_t all = 0;
-        const bool beyond = __builtin_mul_overflow(ratio, ids, &all) ||
-                            __builtin_add_overflow(all, static_cast<std::int64_t>(2 * table + 1), &all);
-        return beyond ? std::numeric_limits<std::int64_t>::max() : all;
-    }
-    [[nodiscard]] status check() const {
-        if (longest < 2 || per_length == 0 || ids == 0)
-            return failure(errc::size, "tables", "are ", per_length, " for each length of 2 to ", longest,
-                           " and ", ids, " ids; none may be 0");
-        return {};
-    }
-    void address(const std::int32_t* of, std::int32_t* to) const noexcept {
-        for (std::size_t i = 0; i < tables(); ++i) {
-            const std::int64_t m = rows(i);
-            const std::size_t n = 2 + i / per_length;
-            std::int64_t row = of[0] % m, power = 1;
-            for (std::size_t k = 1; k < n; ++k) {
-                power = power * (static_cast<std::int64_t>(ids) % m) % m;  // below 2^62
-                if (of[k] != ngram_history::none) row = (row + of[k] % m * power) % m;
-            }
-            *to++ = static_cast<std::int32_t>(row);
-        }
-    }
-};
 
 // The n-gram row ids of every token of a call, of any number of sequences: stores, caches and prefetches take them like
 // token ids.
