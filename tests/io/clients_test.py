@@ -2,9 +2,11 @@
 """`run_memory` and `run_layer` against the Python packages whose models they open: small random models are saved by the package,
 read here, and compared layer by layer with what the package computes in whole runs.
 
-    clients_test.py qwen|gemma|engram_peft|rwkv RUN_MEMORY RUN_LAYER
+    clients_test.py qwen|gemma|engram_peft|rwkv|product_keys|llama_cpp RUN_MEMORY RUN_LAYER
 
-Status 77 where a package is missing. Packages: torch, transformers >= 5 (qwen, gemma), engram-peft, rwkv.
+Status 77 where a package is missing. Packages: torch, transformers >= 5 (qwen, gemma), engram-peft, rwkv, product-key-memory
+and peer-pytorch; llama_cpp: TIFFIN_LLAMA_CPP in
+the environment names llama.cpp's source, whose converter writes the models as GGUF.
 """
 
 import json
@@ -36,7 +38,8 @@ class Checker:
     def run(self, tool, model, given, *flags):
         save_file({k: np.ascontiguousarray(v) for k, v in given.items()}, self.at / "in")
         (self.at / "out").unlink(missing_ok=True)
-        done = subprocess.run([tool, *([model] if tool == self.memory else ["--model", model]), self.at / "in", self.at / "out", *flags],
+        as_layer = tool == self.memory or "layer file" in model.name
+        done = subprocess.run([tool, *([model] if as_layer else ["--model", model]), self.at / "in", self.at / "out", *flags],
                               capture_output=True, text=True)
         self.runs += 1
         return load_file(self.at / "out") if done.returncode == 0 else done.stderr.strip()
@@ -81,18 +84,22 @@ def interleaved(of_sequence):
     return np.array([s for _, s in order]), [(s, t) for t, s in order]
 
 
-def qwen(check):
+def qwen_config(ple_layers, end, vocab, ngram_embedding=64):
     from transformers.models.qwen4_exp import Qwen4ExpTextConfig
-    from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextModel
-
-    end, vocab, d, branches = 7, 97, 64, 4
-    config = Qwen4ExpTextConfig(
-        vocab_size=vocab, hidden_size=d, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+    return Qwen4ExpTextConfig(
+        vocab_size=vocab, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
         linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, moe_intermediate_size=32,
-        shared_expert_intermediate_size=32, num_experts=4, num_experts_per_tok=2, hc_lowrank=8, ple_layer_ids=[2, 3], ple_embed_dim=64,
-        heads_per_ngram=2, ngram_vocab_size_base=101, eos_token_id=end, pad_token_id=end, split_ngram_parts=3,
+        shared_expert_intermediate_size=32, num_experts=4, num_experts_per_tok=2, hc_lowrank=8, ple_layer_ids=ple_layers,
+        ple_embed_dim=ngram_embedding, heads_per_ngram=2, ngram_vocab_size_base=101, eos_token_id=end, pad_token_id=end, split_ngram_parts=3,
         make_ngram_vocab_size_divisible_by=3, layer_types=["linear_attention"] * 3 + ["indexed_attention"], indexer_n_heads=2,
         indexer_kv_heads=1, indexer_head_dim=16, indexer_budget=8, indexer_compress_ratio=2)
+
+
+def qwen(check):
+    from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextModel
+
+    end, vocab = 7, 97
+    config = qwen_config([2, 3], end, vocab)
     model = Qwen4ExpTextModel(config).eval()
     randomise(model, 1)
     model.save_pretrained(check.at / "qwen", max_shard_size="60KB")
@@ -169,31 +176,40 @@ def qwen(check):
         check.expect("a shard that is cut off, or missing", isinstance(got, str) and sentence in got, str(got)[:300])
 
 
+def gemma_sizes():
+    return dict(vocab_size=83, vocab_size_per_layer_input=83, hidden_size=48, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
+                num_key_value_heads=1, head_dim=16, hidden_size_per_layer_input=32, sliding_window=8, num_kv_shared_layers=0,
+                pad_token_id=0, bos_token_id=1, eos_token_id=2, max_position_embeddings=64)
+
+
+def gemma_kinds():
+    layers = ["sliding_attention"] * 3 + ["full_attention"]
+    return (("gemma3n_text", dict(laurel_rank=4, layer_types=layers, activation_sparsity_pattern=[0.0] * 4)),
+            ("gemma4_text", dict(layer_types=layers, global_head_dim=32, num_global_key_value_heads=1)))
+
+
+def gemma_layer(model, layer, ids):
+    """What the layer's per-layer embedding reads and adds in a whole run."""
+    gate, norm = Spy(model.layers[layer].per_layer_input_gate), Spy(model.layers[layer].post_per_layer_input_norm)
+    with torch.no_grad():
+        model(input_ids=ids)
+    return gate.calls[0][0][0].reshape(-1, 48).numpy(), norm.calls[0][2].reshape(-1, 48)
+
+
 def gemma(check):
     from transformers import AutoConfig, AutoModel
-    common = dict(vocab_size=83, vocab_size_per_layer_input=83, hidden_size=48, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
-                  num_key_value_heads=1, head_dim=16, hidden_size_per_layer_input=32, sliding_window=8, num_kv_shared_layers=0,
-                  pad_token_id=0, bos_token_id=1, eos_token_id=2, max_position_embeddings=64)
-    for kind, more in (("gemma3n_text", dict(laurel_rank=4, layer_types=["sliding_attention"] * 3 + ["full_attention"],
-                                              activation_sparsity_pattern=[0.0] * 4)),
-                       ("gemma4_text", dict(layer_types=["sliding_attention"] * 3 + ["full_attention"], global_head_dim=16,
-                                            num_global_key_value_heads=1))):
-        config = AutoConfig.for_model(kind, **common, **more)
-        model = AutoModel.from_config(config).eval()
+    for kind, more in gemma_kinds():
+        model = AutoModel.from_config(AutoConfig.for_model(kind, **gemma_sizes(), **more)).eval()
         randomise(model, 5)
         folder = check.at / kind
         model.save_pretrained(folder)
         ids = torch.randint(3, 83, (1, 11), generator=torch.Generator().manual_seed(2))
         for layer in range(4):
-            part = model.layers[layer]
-            with torch.no_grad():
-                gate, norm = Spy(part.per_layer_input_gate), Spy(part.post_per_layer_input_norm)
-                model(input_ids=ids)
-            x, y = gate.calls[0][0][0].reshape(-1, 48), norm.calls[0][2].reshape(-1, 48)
+            x, y = gemma_layer(model, layer, ids)
             for flags, bound in ((["--backend", "reference"], 2e-6), ([], 1e-5), (["--batch", "3"], 1e-5)):
-                got = check.run(check.memory, folder, {"x": x.numpy(), "token_ids": ids[0].numpy()}, "--layer", str(layer), *flags)
+                got = check.run(check.memory, folder, {"x": x, "token_ids": ids[0].numpy()}, "--layer", str(layer), *flags)
                 check.close(f"{kind} layer {layer} {flags}", got, y, bound)
-        got = check.run(check.memory, folder, {"x": x.numpy(), "token_ids": ids[0].numpy()}, "--layer", "4")
+        got = check.run(check.memory, folder, {"x": x, "token_ids": ids[0].numpy()}, "--layer", "4")
         check.expect("a layer that is not there", isinstance(got, str) and "there is no layer 4; the model has 4" in got, str(got)[:300])
 
 
@@ -316,7 +332,92 @@ def rwkv(check):
         check.expect(name, isinstance(got, str) and sentence in got, str(got)[:300])
 
 
-CLIENTS = {"qwen": qwen, "gemma": gemma, "engram_peft": engram_peft, "rwkv": rwkv}
+def product_keys(check):
+    from PEER_pytorch import PEER
+    from product_key_memory import PKM
+
+    d, heads, n, c, top = 24, 3, 6, 8, 4
+    x = torch.randn(1, 17, d, generator=torch.Generator().manual_seed(2))
+    per_head = lambda w: w.reshape(2, heads, c, *w.shape[1:]).transpose(0, 1).reshape(w.shape)  # theirs has halves first
+    for competes in (True, False):
+        of_pkm = PKM(d, heads=heads, num_keys=n, topk=top, dim_head=c, non_competitive_gates=not competes).eval()
+        of_peer = PEER(d, heads=heads, num_experts=n * n, num_experts_per_head=top, dim_key=c, non_competing_scores=not competes).eval()
+        for module in (of_pkm, of_peer):
+            randomise(module, 8)
+            with torch.no_grad():
+                module.keys.mul_(3)
+        of_pkm.norm = torch.nn.Identity()  # of the queries: this library's have none
+        scores = f"product_keys{'' if competes else '_relu'}(top_k="
+        one = top if competes else 1  # PEER without competition takes one row per head
+        for name, module, text, tensors in (
+                ("PKM", of_pkm, f"routed_embedding({scores}{top}), chosen_rows('values.weight'))",
+                 {"query.weight": per_head(of_pkm.to_queries.weight), "values.weight": of_pkm.values.weight}),
+                ("PEER", of_peer, f"routed_embedding(gated_rows({scores}{one}), row_activation(gelu), 'down_embed.weight'), chosen_rows('up_embed.weight'))",
+                 {"query.weight": per_head(of_peer.to_queries[0].weight), "down_embed.weight": of_peer.weight_down_embed.weight,
+                  "up_embed.weight": of_peer.weight_up_embed.weight})):
+            keys = module.keys.permute(0, 2, 1, 3).reshape(2 * heads, n, c)
+            path = check.at / f"{name} layer file"
+            save_tensors({k: v.detach().contiguous() for k, v in {**tensors, "keys.weight": keys}.items()}, path, {"composition": text})
+            with torch.no_grad():
+                y = module(x)[0]
+            for flags, bound in ((["--backend", "reference"], 2e-6), (["--backend", "simd"], 1e-5), (["--backend", "eigen"], 1e-5)):
+                got = check.run(check.layer, path, {"x": x[0].numpy(), "token_ids": np.zeros(17, np.int64)}, *flags)
+                check.close(f"{name}, competing: {competes} {flags}", got, y, bound)
+
+
+def gguf_of(folder, kind, to):
+    """The checkpoint as llama.cpp's own converter writes it, without a vocabulary, which these models do not have."""
+    source = os.environ.get("TIFFIN_LLAMA_CPP", "")
+    if not (Path(source) / "conversion").is_dir():
+        raise ImportError("TIFFIN_LLAMA_CPP does not name llama.cpp's source")
+    sys.path[:0] = [source, source + "/gguf-py"]
+    import gguf
+    from conversion.base import ModelBase
+    import conversion
+    config = ModelBase.load_hparams(folder, False)
+    of_kind = conversion.get_model_class(config["architectures"][0])
+    of_kind.set_vocab = lambda self: None
+    with torch.inference_mode():
+        of_kind(folder, getattr(gguf.LlamaFileType, kind), to).write()
+
+
+def llama_cpp(check):
+    from transformers import AutoConfig, AutoModelForCausalLM
+    make = torch.Generator().manual_seed(12)
+    end, vocab = 7, 97
+    config = qwen_config([3], end, vocab, ngram_embedding=128)
+    from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM
+    model = Qwen4ExpForCausalLM(config).eval()
+    randomise(model, 1)
+    model.save_pretrained(check.at / "qwen")
+    ids = torch.randint(0, vocab, (1, 21), generator=make)
+    ids[0, [2, 9]] = end
+    for kind, flags in (("ALL_F32", []), ("MOSTLY_Q8_0", [])):
+        path = check.at / f"{kind}.gguf"
+        gguf_of(check.at / "qwen", kind, path)
+        with torch.no_grad():
+            spy = Spy(model.model.layers[2].ple)
+            model(input_ids=ids)
+        given, named, out = spy.calls[-1]
+        hidden = given[0] if given else named["hidden_states"]
+        got = check.run(check.memory, path, {"x": hidden[0].numpy(), "token_ids": ids[0].numpy()})
+        check.close(f"qwen4exp, converted, {kind}", got, out[0], 1e-5 if kind == "ALL_F32" else 0.05)
+    for kind, more in gemma_kinds():
+        config = AutoConfig.for_model(kind, **gemma_sizes(), **more)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        randomise(model, 5)
+        model.save_pretrained(check.at / kind)
+        words = {"model": {"vocab": {str(i): i for i in range(83)}}, "added_tokens": []}  # the converter counts them
+        (check.at / kind / "tokenizer.json").write_text(json.dumps(words))
+        gguf_of(check.at / kind, "ALL_F32", check.at / (kind + ".gguf"))
+        ids = torch.randint(3, 83, (1, 11), generator=make)
+        for layer in range(4):
+            x, y = gemma_layer(model.model, layer, ids)
+            got = check.run(check.memory, check.at / (kind + ".gguf"), {"x": x, "token_ids": ids[0].numpy()}, "--layer", str(layer))
+            check.close(f"{kind} layer {layer}, converted", got, y, 1e-5)
+
+
+CLIENTS = {"qwen": qwen, "gemma": gemma, "engram_peft": engram_peft, "rwkv": rwkv, "product_keys": product_keys, "llama_cpp": llama_cpp}
 
 
 def main(client, memory, layer):
