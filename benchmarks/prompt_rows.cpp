@@ -1,0 +1,242 @@
+// The rows that a prompt reads from a cold n-gram table in a file, beside a plain loop of io_uring over the same rows.
+//
+//     prompt_rows FOLDER TEXT [GIB] [TOKENS] [ROUNDS]           defaults: 4 2048 15
+//
+// The table is as Qwen's: 16 heads, rows of 160 BF16 values, filled with numbers, in one file of GIB. TEXT is split into
+// words, whose ids are hashed. "wait": addresses, reads and widening, nothing computed meanwhile. Each way reads the whole
+// prompt at once, in turns with the plain loop; the file's pages are given up before each (fsync, POSIX_FADV_DONTNEED).
+#include <tiffin/io/reading_ring.hpp>
+#include <tiffin/table/direct_file.hpp>
+#include <tiffin/table/distinct_ids.hpp>
+#include <tiffin/table/mapped_file.hpp>
+#include <tiffin/table/ngram_addresses.hpp>
+#include <tiffin/table/ngram_rows.hpp>
+
+#include "../examples/support/vocabulary.hpp"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using ids_type = std::vector<std::int32_t>;
+using clock_type = std::chrono::steady_clock;
+
+constexpr std::size_t width = 160, heads = 16, block = 4096;
+
+double seconds_since(clock_type::time_point start) {
+    return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+// Qwen's multipliers; sizes that fill the table, no two the same.
+tiffin::engram_hash hash_of(std::size_t ids, std::size_t rows) {
+    tiffin::engram_hash made;
+    made.ids = ids;
+    made.multipliers = {23703573157769, 20109073645365, 8052911324071};
+    made.primes.resize(2);
+    std::int64_t before = 0;
+    for (std::size_t h = 0; h < heads; ++h) {
+        const auto size = static_cast<std::int64_t>(rows / heads - 2 * (heads - h) - 1) | 1;
+        made.primes[h / (heads / 2)].push_back(size);
+        made.offsets.push_back(before);
+        before += size;
+    }
+    return made;
+}
+
+void write_table(const std::filesystem::path& path, std::size_t bytes) {
+    std::ofstream file(path, std::ios::binary);
+    std::vector<std::uint16_t> some(std::size_t{4} << 20);
+    std::mt19937 random(1);
+    for (std::uint16_t& one : some)
+        one = static_cast<std::uint16_t>(0x3E00u + random() % 512);  // 0.125 to 0.5
+    for (std::size_t done = 0; done < bytes && file; done += some.size() * 2)
+        file.write(reinterpret_cast<const char*>(some.data()), static_cast<std::streamsize>(some.size() * 2));
+    if (!file) throw std::runtime_error("the table cannot be written to " + path.string());
+}
+
+void give_up_pages(const std::filesystem::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY);
+    ::fsync(fd);
+    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+}
+
+// The bare reads: 64 at a time, the disk blocks of each row around the cache, nothing copied. Returns the bytes of rows.
+class plain_ring {
+public:
+    explicit plain_ring(const std::filesystem::path& path)
+        : file_(::open(path.c_str(), O_RDONLY | O_DIRECT)) {
+        if (file_ < 0 || ::io_uring_queue_init(depth, &ring_, 0) != 0)
+            throw std::runtime_error(path.string() + " cannot be read around the cache by io_uring");
+        memory_ = static_cast<std::byte*>(std::aligned_alloc(block, depth * 2 * block));
+        for (unsigned i = 0; i < depth; ++i) free_.push_back(i);
+    }
+    ~plain_ring() {
+        ::io_uring_queue_exit(&ring_);
+        ::close(file_);
+        std::free(memory_);
+    }
+    plain_ring(const plain_ring&) = delete;
+    plain_ring& operator=(const plain_ring&) = delete;
+
+    void read(const ids_type& rows, std::size_t bytes) {
+        std::size_t begun = 0, done = 0;
+        while (done < rows.size()) {
+            while (begun < rows.size() && !free_.empty()) {
+                const std::uint64_t at = static_cast<std::uint64_t>(rows[begun++]) * bytes, skip = at % block;
+                const unsigned place = free_.back();
+                free_.pop_back();
+                io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
+                ::io_uring_prep_read(entry, file_, memory_ + place * 2 * block,
+                                     static_cast<unsigned>((skip + bytes + block - 1) / block * block),
+                                     at - skip);
+                ::io_uring_sqe_set_data64(entry, place);
+            }
+            ::io_uring_submit_and_wait(&ring_, 1);
+            io_uring_cqe* event = nullptr;
+            while (::io_uring_peek_cqe(&ring_, &event) == 0) {
+                if (event->res < static_cast<int>(bytes)) throw std::runtime_error("a row cannot be read");
+                free_.push_back(static_cast<unsigned>(::io_uring_cqe_get_data64(event)));
+                ::io_uring_cqe_seen(&ring_, event);
+                ++done;
+            }
+        }
+    }
+
+private:
+    static constexpr unsigned depth = 64;
+    int file_;
+    io_uring ring_{};
+    std::byte* memory_ = nullptr;
+    std::vector<unsigned> free_;
+};
+
+std::string quartiles(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t n = values.size();
+    char text[80];
+    std::snprintf(text, sizeof text, "%.3f (%.3f to %.3f)", values[n / 2], values[n / 4], values[n * 3 / 4]);
+    return text;
+}
+
+int run(const std::filesystem::path& folder, const std::string& text, std::size_t gib, std::size_t tokens,
+        std::size_t rounds) {
+    std::ifstream given(text, std::ios::binary);
+    const std::string all{std::istreambuf_iterator<char>(given), {}};
+    const std::vector<std::int32_t> encoded = vocabulary(all, 32768).encode(all);
+    if (encoded.size() < tokens * rounds) throw std::runtime_error(text + " has too few words");
+    const std::filesystem::path path = folder / "prompt_rows.table";
+    const std::size_t bytes = width * 2, rows = (gib << 30) / bytes;
+    write_table(path, rows * bytes);
+    const tiffin::table_location table{path, 0, {rows, width, tiffin::dtype::bf16}};
+    const auto address =
+        tiffin::ngram_addresses<tiffin::engram_hash>::of(hash_of(32768 + 256, rows)).or_throw();
+
+    // A prompt's rows by way of `Store`: the time until they are there, widened.
+    const auto wait = [&](auto open) {
+        return [&, open](const ids_type& ids, ids_type& to) {
+            const auto store = open();
+            auto memory =
+                tiffin::ngram_rows::of(std::vector<tiffin::ngram_table>(heads, {*store})).or_throw();
+            std::vector<tiffin::ngram_history> past(1, tiffin::ngram_history(address.order()));
+            const std::vector<std::uint32_t> sequence(ids.size(), 0);
+            const auto start = clock_type::now();
+            address(ids, sequence, past, to).or_throw();
+            memory.gather(to).or_throw();
+            return seconds_since(start);
+        };
+    };
+    using tiffin::file_cache;
+    using ring_file = tiffin::direct_file<tiffin::io::reading_ring>;
+    using way = std::function<double(const ids_type&, ids_type&)>;
+    const std::map<std::string, way> ways{
+        {"direct_file<reading_ring>, around the cache", wait([&] {
+             return std::make_shared<ring_file>(ring_file::open(table, file_cache::passed_by).or_throw());
+         })},
+        {"direct_file<>, around the cache", wait([&] {
+             return std::make_shared<tiffin::direct_file<>>(
+                 tiffin::direct_file<>::open(table, file_cache::passed_by).or_throw());
+         })},
+        {"direct_file<>", wait([&] {
+             return std::make_shared<tiffin::direct_file<>>(tiffin::direct_file<>::open(table).or_throw());
+         })},
+        {"mapped_file", wait([&] {
+             return std::make_shared<tiffin::mapped_file>(tiffin::mapped_file::open(table).or_throw());
+         })}};
+    std::printf("%zu GiB, %zu rows of %zu bytes; %zu tokens, %zu rows each\n", gib, rows, bytes, tokens,
+                heads);
+    for (const auto& [name, how] : ways) {
+        std::vector<double> ratios, milliseconds, distinct_rows;
+        for (std::size_t round = 0; round < rounds; ++round) {
+            const auto first = encoded.begin() + static_cast<std::ptrdiff_t>(round * tokens);
+            const ids_type ids(first, first + static_cast<std::ptrdiff_t>(tokens));
+            ids_type addresses(tokens * heads);
+            const auto ours = [&] {
+                give_up_pages(path);
+                return how(ids, addresses);
+            };
+            const auto bare = [&] {
+                ids_type distinct = addresses;  // each once, in the order of the table's heads
+                std::vector<bool> seen(rows);
+                std::erase_if(distinct, [&](std::int32_t id) {
+                    const bool again = seen[static_cast<std::size_t>(id)];
+                    seen[static_cast<std::size_t>(id)] = true;
+                    return again;
+                });
+                distinct_rows.push_back(static_cast<double>(distinct.size()));
+                plain_ring ring(path);
+                give_up_pages(path);
+                const auto start = clock_type::now();
+                ring.read(distinct, bytes);
+                return seconds_since(start);
+            };
+            how(ids, addresses);  // the addresses, for both
+            double a = 0, b = 0;
+            if (round % 2 == 0) a = ours();
+            b = bare();
+            if (round % 2 != 0) a = ours();
+            ratios.push_back(a / b);
+            milliseconds.push_back(1e3 * b);
+        }
+        std::printf("%-45s wait over bare reads %s; these: %s ms, %.0f different rows\n", name.c_str(),
+                    quartiles(ratios).c_str(), quartiles(milliseconds).c_str(), distinct_rows[0]);
+        std::fflush(stdout);
+    }
+    std::filesystem::remove(path);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const auto number = [&](int at, std::size_t usual) {
+        return at < argc ? static_cast<std::size_t>(std::strtoul(argv[at], nullptr, 10)) : usual;
+    };
+    try {
+        if (argc < 3) throw std::runtime_error("takes FOLDER TEXT [GIB] [TOKENS] [ROUNDS]");
+        return run(argv[1], argv[2], number(3, 4), number(4, 2048), number(5, 15));
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "prompt_rows: %s\n", e.what());
+        return 1;
+    }
+}
