@@ -3,12 +3,14 @@
 //     convert model.gguf --layer 3 layer.safetensors
 //     convert model.gguf --all layers
 //     convert layers/*.safetensors --into model.gguf changed.gguf
+//     convert deepseek --constants constants.safetensors --token-map map.safetensors
 //
 // Streams: a few hundred kilobytes of numbers are in memory at a time, whatever the size of the model.
 #include <tiffin/format/given_format.hpp>
 #include <tiffin/io/file_mapping.hpp>
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/io/model.hpp>
+#include <tiffin/io/ngram_memory.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/quoted.hpp>
@@ -46,7 +48,7 @@ using tiffin::detail::in_quotes;
 
 struct arguments {
     std::vector<std::string> files;
-    std::string into, all;
+    std::string into, all, constants, token_map;
     std::vector<std::size_t> layers;
     std::optional<dtype> weights;  // none: as stored
 };
@@ -302,8 +304,45 @@ void put_back(const arguments& args) {
 }
 
 // What is wrong with the command line, or nothing.
+// The constants of the rows by the last ids of all layers, which files of the same model may lack.
+void write_constants(const arguments& args) {
+    std::vector<std::int64_t> multipliers, primes, offsets;
+    tiffin::io::ngram_memory one;
+    std::size_t written = 0;
+    do {
+        const auto layer = written == 0 ? std::optional<std::size_t>() : one.layers[written];
+        one = tiffin::io::find_ngram_memory(args.files[0], {.layer = layer, .constants = args.token_map})
+                  .or_throw();
+        const tiffin::engram_hash& hash = one.hash;
+        multipliers.insert(multipliers.end(), hash.multipliers.begin(), hash.multipliers.end());
+        for (const auto& of_length : hash.primes)
+            primes.insert(primes.end(), of_length.begin(), of_length.end());
+        offsets.insert(offsets.end(), hash.offsets.begin(), hash.offsets.end());
+    } while (++written < one.layers.size());
+    const auto of_layers = [&](const std::vector<std::int64_t>& all) {
+        return tensor_view{all.data(), dtype::i64, {written, all.size() / written}};
+    };
+    const std::int64_t pad = one.hash.pad;
+    tiffin::io::safetensors_writer writer;
+    writer.add("multipliers", of_layers(multipliers)).add("primes", of_layers(primes));
+    writer.add("offsets", of_layers(offsets)).add("pad_id", {&pad, dtype::i64, {1}});
+    if (!one.hash.compressed.empty())
+        writer.add("token_map", {one.hash.compressed.data(), dtype::i32, {one.hash.compressed.size()}});
+    writer.write(args.constants).or_throw();
+    std::printf("%zu layers: %zu multipliers, %zu primes, %zu ids\n", written, multipliers.size(),
+                primes.size(), one.hash.vocab());
+}
+
 std::string check(const arguments& args) {
     const std::size_t files = args.files.size();
+    if (!args.constants.empty()) {
+        if (files != 1 || !args.layers.empty() || !args.all.empty() || !args.into.empty() || args.weights)
+            return "--constants takes MODEL alone, and --token-map";
+        if (std::string wrong = overwritten("--token-map", args.token_map, args.constants); !wrong.empty())
+            return wrong;
+        return overwrites_model("MODEL", args.files[0], args.constants);
+    }
+    if (!args.token_map.empty()) return "--token-map is for --constants";
     if (!args.into.empty()) {
         if (!args.all.empty()) return "--into and --all exclude each other";
         if (args.weights) return "--weights is for layer files; --into writes the formats that those have";
@@ -337,6 +376,9 @@ int main(int argc, char** argv) {
         "                                      those of its first layers, or of those that --layer names in "
         "turn;\n"
         "                                      everything else is copied byte for byte\n"
+        "  convert MODEL --constants OUT       what addresses the rows of an n-gram memory: multipliers, "
+        "primes, offsets,\n"
+        "                                      the map of ids, for a file of the model that lacks them\n"
         "A block is what lies between the norm before the FFN and the residual (docs/models.md). Formats "
         "that layer\n"
         "files cannot hold, such as Q4_1, become Q8_0, or F32 beside others than blocks; what that changes "
@@ -349,6 +391,12 @@ int main(int argc, char** argv) {
         ->check(in_range(layer_numbers));
     app.add_option("--all", args.all, "Folder for a layer file of every layer");
     app.add_option("--into", args.into, "GGUF file that the layers are put into a copy of");
+    app.add_option("--constants", args.constants,
+                   "Safetensors file for the constants of a model's n-gram memory")
+        ->check(not_empty());
+    app.add_option("--token-map", args.token_map,
+                   "Safetensors file with token_map (V), which DeepSeek's checkpoints do not have")
+        ->check(not_empty());
     const std::map<std::string, std::optional<dtype>> formats{
         {"as-stored", std::nullopt}, {"f32", dtype::f32},   {"bf16", dtype::bf16},
         {"f16", dtype::f16},         {"q8_0", dtype::q8_0}, {"q4_0", dtype::q4_0}};
@@ -359,7 +407,11 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"as-stored", "f32", "bf16", "f16", "q8_0", "q4_0"}));
     return run_command_line(app, "convert", argc, argv, [&] {
         std::string wrong = check(args);
-        if (wrong.empty()) args.into.empty() ? take_out(args) : put_back(args);
+        if (!wrong.empty()) return wrong;
+        if (!args.constants.empty())
+            write_constants(args);
+        else
+            args.into.empty() ? take_out(args) : put_back(args);
         return wrong;
     });
 }

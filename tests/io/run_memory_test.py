@@ -2,7 +2,7 @@
 """`run_memory` against numpy in double, from the published formulas, on small models made here: the n-gram memory of qwen4exp, the
 Engram of DeepSeek-V4.1, the per-layer embeddings of Gemma, the n-gram embedding of LongCat.
 
-    run_memory_test.py RUN_MEMORY
+    run_memory_test.py RUN_MEMORY [CONVERT]
 
 Without numpy: status 77.
 """
@@ -217,6 +217,25 @@ def deepseek(runner, rng, path):
     (folder / "config.json").write_text(json.dumps(config))
     constants.write_bytes(safetensors_of({"token_map": told["token_map"]}))
     check("a DeepSeek checkpoint in F8", folder, "--constants", str(constants))
+    if runner.convert:  # what convert writes is what the program of the model draws
+        both = runner.at / "both.safetensors"
+        done = subprocess.run([runner.convert, folder, "--constants", both, "--token-map", constants], capture_output=True, text=True)
+        runner.expect("convert --constants", done.returncode == 0 and done.stdout == "2 layers: 8 multipliers, 12 primes, 61 ids\n", done.stdout + done.stderr)
+        if done.returncode == 0:
+            got = {name: (decode(raw, kind, shape).tolist(), kind) for name, (kind, shape, raw) in parse(both.read_bytes()).items()}
+            runner.expect("its constants", got == {"multipliers": (model.multipliers, "I64"), "primes": (model.primes, "I64"), "offsets": (model.offsets, "I64"),
+                                                   "pad_id": ([int(model.map[model.PAD])], "I64"), "token_map": (model.map.tolist(), "I32")}, str(got))
+        for wrong, sentence in (([path, "--constants", path], "MODEL"), ([folder, "--token-map", constants, "x"], "--token-map is for --constants"),
+                                ([folder, "x", "--constants", both], "--constants takes MODEL alone"), ([folder, "--constants", both], "token_map: has 0 ids")):
+            done = subprocess.run([runner.convert, *wrong], capture_output=True, text=True)
+            runner.expect(sentence, done.returncode == 1 and sentence in done.stderr, done.stderr)
+    whole = (folder / "model.safetensors").read_bytes()
+    name = b'"layers.1.engram.embed.scale":{"dtype":"F8_E8M0","shape":['
+    at = whole.index(name) + len(name)
+    rows = str(sum(model.primes[0])).encode()
+    (folder / "model.safetensors").write_bytes(whole[:at] + b"1," + rows + b"]" + whole[whole.index(b"]", at) + 1:])
+    runner.refused(folder, given, "layers.1.engram.embed.weight: has scales of shape (1, ", flags=("--constants", str(constants)))
+    (folder / "model.safetensors").write_bytes(whole)
     runner.refused(folder, given, "token_map: has 0 ids; there are 61")
     config["text_config"]["engram_vocab_size"] = 41
     (folder / "config.json").write_text(json.dumps(config))
@@ -332,8 +351,8 @@ def gemma(runner, rng, path):
 
 
 class Runner:
-    def __init__(self, tool, folder):
-        self.tool, self.at, self.failed, self.runs = tool, Path(folder), 0, 0
+    def __init__(self, tool, folder, convert):
+        self.tool, self.at, self.convert, self.failed, self.runs = tool, Path(folder), convert, 0, 0
 
     def run(self, model, given, *flags):
         (self.at / "in").write_bytes(safetensors_of(given))
@@ -358,10 +377,10 @@ class Runner:
         self.expect(str(sentences), isinstance(got, str) and got.startswith("run_memory: ") and "\n" not in got and all(s in got for s in sentences), got)
 
 
-def main(tool):
+def main(tool, convert=None):
     rng = np.random.default_rng(11)
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(tool, folder)
+        runner = Runner(tool, folder, convert)
         path = runner.at / "model.gguf"
         tokens = 31
         x = rng.normal(size=(tokens, BRANCHES * D)).astype(F32)
@@ -418,4 +437,4 @@ def main(tool):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
