@@ -84,10 +84,11 @@ void add_shape(const shape& s) {
     const shape memory{s.d_model, 256};
     for (const char* layer :
          {"structmoe", "structmoe_gated", "structmoe_post", "structmoe_down", "deep_embed_1x",
-          "deep_embed_4x", "deep_embed_v7a", "mole", "product_keys", "peer", "l3"})
+          "deep_embed_4x", "deep_embed_v7a", "mole", "product_keys", "peer", "peer_relu", "l3"})
         add_over_base({layer, s}, {"mlp", s});
     add_over_base({"memory_plus", {s.d_model, s.d_model}}, {"mlp", s});
-    for (const char* layer : {"engram", "longcat"}) add_over_base({layer, {s.d_model, 1024}}, {"mlp", s});
+    for (const char* layer : {"engram", "longcat", "longcat_sparse"})
+        add_over_base({layer, {s.d_model, 1024}}, {"mlp", s});
     add_over_base({"mole_training", {s.d_model, s.d_ff / 4}}, {"mlp", s});
     for (const char* layer : {"retoken", "mort", "swiglu_meki", "swiglu_delayed", "stem_gate", "stem_hybrid",
                               "moe", "hash_moe", "moe_stem"})
@@ -102,14 +103,14 @@ void add_published_shapes() {
     const shape wide{2048, 8192};
     add_layers(wide,
                {"mlp", "swiglu", "stem", "stem_gate", "stem_hybrid", "retoken", "mort", "swiglu_delayed"});
-    const std::set<std::string_view> relatives{"deep_embed_1x", "deep_embed_4x", "deep_embed_v7a",
-                                               "mole",          "mole_training", "product_keys",
-                                               "memory_plus",   "peer",          "l3",
-                                               "engram",        "longcat"};
+    const std::set<std::string_view> relatives{
+        "deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole",      "mole_training",
+        "product_keys",  "memory_plus",   "peer",           "peer_relu", "l3",
+        "engram",        "longcat",       "longcat_sparse"};
     add_layers(wide, relatives);
     const auto shape_of = [&](std::string_view layer) {
         if (layer == "memory_plus" || layer == "mole_training") return shape{2048, 2048};
-        return layer == "engram" || layer == "longcat" ? shape{2048, 1024} : wide;
+        return layer == "engram" || layer.starts_with("longcat") ? shape{2048, 1024} : wide;
     };
     for (const std::string_view layer : relatives)
         add_over_base({layer.data(), shape_of(layer)}, {"mlp", wide});

@@ -48,6 +48,13 @@ void add_memory_layers(const layer_choice& choice) {
     if (choice.wants("product_keys")) add_layer("product_keys", s, values, keys);
     if (choice.wants("memory_plus")) add_layer("memory_plus", {s.d_model, s.d_model}, gated, keys);
     if (choice.wants("peer")) add_layer("peer", s, neurons, keys);
+    if (choice.wants("peer_relu")) {
+        using competing_none = tiffin::gated_rows<tiffin::product_keys_relu,
+                                                  tiffin::row_activation<tiffin::gelu>, "down_embed.weight">;
+        tiffin::routed_embedding<competing_none, tiffin::chosen_rows<"up_embed.weight">> one_each;
+        one_each.router.top_k = 1;
+        add_layer("peer_relu", s, one_each, keys);
+    }
     if (choice.wants("l3"))
         add_layer("l3", s, tiffin::l3{}, {.experts = rows, .inner = {s.d_model, s.d_model}, .choices = 64});
     // Beside a layer, or in place of an embedding: 16 rows of 64 numbers of the last ids.
@@ -56,6 +63,10 @@ void add_memory_layers(const layer_choice& choice) {
     tiffin::longcat_embedding mean;
     mean.terms = 17;
     if (choice.wants("longcat")) add_layer("longcat", {s.d_model, 1024}, mean, {.inner = {1024, 1024}});
+    tiffin::longcat_sparse_embedding whole_word;
+    std::get<1>(whole_word.terms).terms = 17;
+    if (choice.wants("longcat_sparse"))
+        add_layer("longcat_sparse", {s.d_model, 1024}, whole_word, {.inner = {1024, 1024}});
     if (choice.wants("swiglu_meki")) {
         static std::list<std::array<tiffin::block_shape, 2>> branches;
         branches.push_back({{{.d_model = s.d_model, .d_ff = s.d_ff, .vocab = vocab},

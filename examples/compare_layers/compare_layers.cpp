@@ -281,9 +281,14 @@ std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiff
         entry_of("product_keys", "product_key_memory(top_k=16)", keys),
         entry_of("memory_plus", "ffn(gate(silu), product_key_memory(top_k=16))", keys),
         entry_of("peer", "peer(top_k=16)", keys),
+        entry_of("peer_relu", "routed_embedding(gated_rows(product_keys_relu(top_k=1), row_activation(gelu), 'down_embed.weight'), "
+                              "chosen_rows('up_embed.weight'))", keys),
         entry_of("l3", "sum(named(dense, 'mix_input'), l3_memory)", ranges),
         entry_of("engram", "engram", beside_x),
+        entry_of("branch", "dot_gated(copysign_root_gate, normed(rms, through('', per_layer_input, named(dense, 'key_proj')), "
+                           "'key_norm'), normed(rms, source_input, 'query_norm'), residual_input)", beside_x),
         entry_of("longcat", "longcat_embedding(terms=7)", beside_x),
+        entry_of("longcat_sparse", "longcat_sparse_embedding(terms=7)", beside_x),
         entry_of("mort", "modulated(swiglu, modulator_pool(num_layers=28), add)", pools),
         entry_of("moe", "mixture(softmax_topk(top_k=2), swiglu)", experts),
     };
