@@ -18,6 +18,19 @@ struct attention_options {
     double base, stretch;                        // angles: position / stretch / base^(2i / rotated)
     double lengthened;                           // what turning multiplies, beside
     float scale, eps;
+    std::size_t window, windowed;  // see architecture
+
+    // How many tokens a layer's token sees, itself among them; 0: all.
+    [[nodiscard]] std::size_t seen_by(std::size_t layer) const noexcept {
+        return windowed == 0 || layer % windowed == windowed - 1 ? 0 : window;
+    }
+    // The same at the positions of layers that see a window: not stretched, with angles of their own.
+    [[nodiscard]] attention_options of_windows(const model_file& file) const {
+        attention_options o = *this;
+        o.base = file.positive("rope.freq_base_swa", 10000.0);
+        o.stretch = 1;
+        return o;
+    }
 
     static attention_options of(const model_file& file) {
         attention_options o{};
@@ -29,7 +42,11 @@ struct attention_options {
         o.neighbours = file.kind().rotates_neighbours;
         o.base = file.positive("rope.freq_base", 10000.0);
         o.eps = static_cast<float>(file.positive("attention.layer_norm_rms_epsilon"));
-        const double root = 1 / std::sqrt(static_cast<double>(o.head));
+        o.windowed = file.kind().windowed;
+        o.window = o.windowed == 0 ? 0 : file.count("attention.sliding_window");
+        // The largest Gemma 3, of 62 layers, has heads narrower than their share of d_model, by which it scales.
+        const bool by_share = o.windowed > 0 && file.count("block_count") == 62;
+        const double root = 1 / std::sqrt(static_cast<double>(by_share ? o.d_model / o.heads : o.head));
         // 0: as if the key was not there.
         const auto above_0 = [&](const char* key, double otherwise) {
             return file.find<double>(key).value_or(0.0) == 0 ? otherwise : file.positive(key);
@@ -112,6 +129,7 @@ public:
         qkv_.resize(q.rows() + 2 * k.rows(), q.cols());
         qkv_ << q, k, v;
         qkv_bias_.resize(qkv_.rows());
+        window_ = as_index(o.seen_by(layer));
         qkv_bias_ << bias("q", wide), bias("k", narrow), bias("v", narrow);
         out_ = file.matrix(at + "output.weight", o.d_model, wide);
         out_bias_ = file.vector(at + "output.bias", o.d_model, true);
@@ -149,7 +167,9 @@ public:
                 qkv.block(begin, h, n, head) * cache.keys.block(0, of, seen, head).transpose();
             for (Eigen::Index t = 0; t < n; ++t) {
                 const Eigen::Index end = first + begin + t + 1;
-                auto row = weights.row(t).head(end);
+                const Eigen::Index hidden = window_ == 0 ? 0 : std::max<Eigen::Index>(end - window_, 0);
+                weights.row(t).head(hidden).setZero();
+                auto row = weights.row(t).segment(hidden, end - hidden);
                 row = ((row.array() - row.maxCoeff()) * o.scale).exp().matrix();
                 row /= row.sum();
                 weights.row(t).tail(seen - end).setZero();
@@ -161,6 +181,7 @@ public:
     }
 
 private:
+    Eigen::Index window_ = 0;  // tokens that a token sees; 0: all
     row_matrix qkv_, out_;
     row_vector qkv_bias_, out_bias_, q_norm_, k_norm_;
 };

@@ -36,7 +36,8 @@ public:
         : options_(attention_options::of(file)),
           context_(file.count("context_length")),
           execute_(execute),
-          scaled_embeddings_(file.kind().scaled_embeddings) {
+          scaled_embeddings_(file.kind().scaled_embeddings),
+          options_of_windows_(options_.windowed > 0 ? options_.of_windows(file) : options_) {
         const std::size_t d = options_.d_model, count = file.count("block_count");
         const tiffin::tensor_view* const given = file.file().tensors().find("token_embd.weight");
         const std::size_t vocabulary = given != nullptr && given->shape.rank() == 2 ? given->shape[0] : 0;
@@ -53,7 +54,13 @@ public:
                                file.vector(at + "attn_norm.weight", d),
                                file.vector(at + "ffn_norm.weight", d),
                                ffn(i),
+                               {},
+                               {},
                                {}});
+            if (file.kind().normed_outputs) {
+                layers_.back().attention_out_norm = file.vector(at + "post_attention_norm.weight", d);
+                layers_.back().ffn_out_norm = file.vector(at + "post_ffw_norm.weight", d);
+            }
             const tiffin::any_layer& made = layers_.back().ffn;
             if (made.d_model() != d)
                 file.refuse("the FFN of layer " + std::to_string(i) + " is " +
@@ -80,6 +87,8 @@ public:
         from_ = from;
         if (rotation_ && rotation_->cosines.rows() == as_index(positions)) return;
         rotation_.emplace(options_, frequency_factors_, positions);
+        rotation_of_windows_.reset();
+        if (options_.windowed > 0) rotation_of_windows_.emplace(options_of_windows_, row_vector(), positions);
         const Eigen::Index width = as_index(options_.kv_heads * options_.head);
         for (layer& l : layers_) {
             l.cache.keys.resize(as_index(positions), width);
@@ -130,6 +139,7 @@ private:
         row_vector attention_norm, ffn_norm;
         tiffin::any_layer ffn;
         attention_cache cache;
+        row_vector attention_out_norm, ffn_out_norm;  // empty: none
     };
 
     template <class Rows>
@@ -163,7 +173,10 @@ private:
             const std::string of_layer = " of layer " + std::to_string(i);
             layer& l = layers_[i];
             normalise(x, l.attention_norm, options_.eps, normed);
-            l.attend(options_, *rotation_, normed, as_index(done_), l.cache, y, execute_);
+            const bool all = options_.seen_by(i) == 0;
+            l.attend(options_, all ? *rotation_ : *rotation_of_windows_, normed, as_index(done_), l.cache, y,
+                     execute_);
+            if (l.attention_out_norm.size() > 0) normalise(y, l.attention_out_norm, options_.eps, y);
             x += y;
             check_finite(x, done_, "the attention" + of_layer);
             normalise(x, l.ffn_norm, options_.eps, normed);
@@ -172,6 +185,7 @@ private:
             if (l.ffn.needs().residual) given.residual = {x.data(), ids.size(), options_.d_model};
             l.ffn(normed, given, y, workspace_, execute_);
             seen(i, "ffn_output", y);
+            if (l.ffn_out_norm.size() > 0) normalise(y, l.ffn_out_norm, options_.eps, y);
             x += y;
             seen(i, "hidden", x);
             check_finite(x, done_, "the FFN" + of_layer);
@@ -184,10 +198,11 @@ private:
     std::size_t context_, done_ = 0, from_ = 0;
     tiffin::executor_ref execute_;
     bool scaled_embeddings_;
+    attention_options options_of_windows_;
     tiffin::tensor_view embeddings_{};
     row_vector output_norm_, head_bias_, frequency_factors_;
     row_matrix head_;
     std::vector<layer> layers_;
-    std::optional<rotation> rotation_;
+    std::optional<rotation> rotation_, rotation_of_windows_;
     tiffin::workspace workspace_;
 };

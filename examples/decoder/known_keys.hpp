@@ -34,6 +34,9 @@ inline constexpr std::array<std::string_view, 16> model_read{"block_count",
                                                              "rope.scale_linear",
                                                              "rope.scaling.attn_factor",
                                                              "expert_used_count"};
+// The same, of architectures whose layers see a window.
+inline constexpr std::array<std::string_view, 3> windows_read{
+    "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"};
 // Of the architecture: what tensors say by their shapes, what is for other stretchings of positions than those that are
 // read, and what is only told.
 inline constexpr std::array<std::string_view, 12> model_told{"vocab_size",
@@ -134,8 +137,9 @@ inline bool is_idle(std::string_view key, const tiffin::io::gguf_value& value,
 
 }  // namespace known_keys
 
-// What is wrong with the metadata of a model of this architecture, or nothing.
-inline std::string unread_key(const tiffin::io::gguf_file& file, std::string_view architecture) {
+// What is wrong with the metadata of a model of this architecture, or nothing. `windowed`: see architecture.
+inline std::string unread_key(const tiffin::io::gguf_file& file, std::string_view architecture,
+                              std::size_t windowed) {
     using namespace known_keys;
     const std::string own = std::string(architecture) + ".", of_tokenizer = "tokenizer.ggml.";
     const auto context = file.find<double>(own + "context_length").value_or(0);
@@ -148,6 +152,12 @@ inline std::string unread_key(const tiffin::io::gguf_file& file, std::string_vie
                 : is_among(name, tokenizer_read) || is_among(name, tokenizer_told) ||
                       is_idle(name, value, tokenizer_idle))
             continue;
+        if (ours && windowed > 0 && is_among(name, windows_read)) {
+            const auto told = as_number(value);
+            if (name != "attention.sliding_window_pattern" ||
+                (told && *told == static_cast<double>(windowed)))
+                continue;
+        }
         // A window as wide as the context hides nothing.
         const auto number = as_number(value);
         if (ours && name == "attention.sliding_window" && number && context > 0 && *number >= context)

@@ -29,13 +29,22 @@ struct architecture {
     bool rotates_neighbours = false;
     bool normed_heads = false;       // an RMS norm over each head's query and key
     bool scaled_embeddings = false;  // by the root of d_model
+    bool normed_outputs = false;     // an RMS norm of what attention and FFN add to the stream
+    // Of so many layers, the last sees all tokens before, the others a window of them, at positions of their own; 0: all see
+    // all.
+    std::size_t windowed = 0;
 };
-inline constexpr std::array<architecture, 5> architectures{{
+inline constexpr std::array<architecture, 6> architectures{{
     {.name = "llama", .rotates_neighbours = true},
     {.name = "qwen2"},
     {.name = "qwen3", .normed_heads = true},
     {.name = "qwen3moe", .normed_heads = true},
     {.name = "gemma", .scaled_embeddings = true},
+    {.name = "gemma3",
+     .normed_heads = true,
+     .scaled_embeddings = true,
+     .normed_outputs = true,
+     .windowed = 6},
 }};
 
 // What is wrong is thrown, as one sentence that names the file.
@@ -55,7 +64,8 @@ public:
                    known);
         if (file_.find<std::uint64_t>("split.count").value_or(1) > 1)
             refuse("is one file of a model split in several; this decoder reads models of one file");
-        if (const std::string wrong = unread_key(file_, kind_->name); !wrong.empty()) refuse(wrong);
+        if (const std::string wrong = unread_key(file_, kind_->name, kind_->windowed); !wrong.empty())
+            refuse(wrong);
     }
 
     [[nodiscard]] const tiffin::io::gguf_file& file() const { return file_; }

@@ -42,7 +42,7 @@ class Model:
         self.m, self.w = m, w
 
     def ffn(self, at, x):
-        w, phi = self.w, gelu_tanh if self.m["arch"] == "gemma" else silu
+        w, phi = self.w, gelu_tanh if self.m["arch"].startswith("gemma") else silu
         if at + "ffn_gate_inp.weight" not in w:
             gate, up, down = (w[f"{at}ffn_{p}.weight"] for p in ("gate", "up", "down"))
             return phi(x @ gate.T) * (x @ up.T) @ down.T
@@ -66,10 +66,15 @@ class Model:
             return y if norm is None else rms(y, norm, eps)
 
         q, k, v = projected("q", heads), projected("k", kv), projected("v", kv)
-        how = (m["base"], m["rotated"] // 2, m["arch"] == "llama", w.get("rope_freqs.weight", 1.0), m.get("stretch", 1.0), m.get("length", 1.0))
+        # Of Gemma 3's layers, five of six see a window, at positions of their own.
+        window = m["window"] if "window" in m and int(at.split(".")[1]) % 6 != 5 else len(x)
+        seen_all = window == len(x)
+        how = (m["base"] if seen_all else m.get("window_base", 10000.0), m["rotated"] // 2, m["arch"] == "llama", w.get("rope_freqs.weight", 1.0),
+               m.get("stretch", 1.0) if seen_all else 1.0, m.get("length", 1.0))
         q, k = rotated(q, *how), rotated(k, *how)
         out = np.empty_like(q)
         future = np.triu(np.full((len(x), len(x)), -np.inf), 1)
+        future = future + np.tril(np.full((len(x), len(x)), -np.inf), -window) if window < len(x) else future
         for h in range(heads):
             g = h // (heads // kv)
             out[:, h] = softmax(q[:, h] @ k[:, g].T / np.sqrt(head) + future) @ v[:, g]
@@ -79,14 +84,15 @@ class Model:
     def run(self, ids):
         """What --dump-layers writes, but logits of all tokens."""
         m, w, seen = self.m, self.w, {}
-        x = w["token_embd.weight"][ids] * (np.sqrt(m["d"]) if m["arch"] == "gemma" else 1)
+        x = w["token_embd.weight"][ids] * (np.sqrt(m["d"]) if m["arch"].startswith("gemma") else 1)
         seen["embeddings"] = x
         for i in range(m["layers"]):
             at = f"blk.{i}."
-            x = x + self.attention(at, rms(x, w[at + "attn_norm.weight"], m["eps"]))
+            normed = lambda y, name: rms(y, w[at + name], m["eps"]) if at + name in w else y
+            x = x + normed(self.attention(at, rms(x, w[at + "attn_norm.weight"], m["eps"])), "post_attention_norm.weight")
             seen[f"layer.{i}.ffn_input"] = rms(x, w[at + "ffn_norm.weight"], m["eps"])
             seen[f"layer.{i}.ffn_output"] = self.ffn(at, seen[f"layer.{i}.ffn_input"])
-            x = x + seen[f"layer.{i}.ffn_output"]
+            x = x + normed(seen[f"layer.{i}.ffn_output"], "post_ffw_norm.weight")
             seen[f"layer.{i}.hidden"] = x
         head = w.get("output.weight", w["token_embd.weight"])
         seen["logits"] = rms(x, w["output_norm.weight"], m["eps"]) @ head.T + w.get("output.bias", 0)

@@ -56,13 +56,13 @@ class Made:
             self.vector("rope_freqs.weight", rng.uniform(1, 8, m["rotated"] // 2))
         for i in range(m["layers"]):
             at = f"blk.{i}."
-            for name in ("attn_norm", "ffn_norm"):
+            for name in ("attn_norm", "ffn_norm") + (("post_attention_norm", "post_ffw_norm") if arch == "gemma3" else ()):
                 self.vector(f"{at}{name}.weight", 1 + 0.2 * rng.normal(size=d))
             for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
                 self.matrix(rng, f"{at}attn_{name}.weight", kind, rows, d)
                 if arch == "qwen2":
                     self.vector(f"{at}attn_{name}.bias", rng.normal(size=rows))
-                if arch.startswith("qwen3") and name != "v":
+                if arch.startswith(("qwen3", "gemma3")) and name != "v":
                     self.vector(f"{at}attn_{name}_norm.weight", 1 + 0.2 * rng.normal(size=m["head"]))
             self.matrix(rng, at + "attn_output.weight", kind, d, wide)
             experts = (m["experts"],) if "experts" in m else ()
@@ -80,6 +80,10 @@ class Made:
             told = {"rope.scale_linear": m["stretch"]} if m.get("old_keys") else \
                 {"rope.scaling.type": "linear", "rope.scaling.factor": m["stretch"]}
             self.metadata.update({f"{arch}.{key}": v for key, v in told.items()})
+        if "window" in m:
+            self.metadata[f"{arch}.attention.sliding_window"] = m["window"]
+        if "window_base" in m:
+            self.metadata[f"{arch}.rope.freq_base_swa"] = m["window_base"]
         if "length" in m:
             self.metadata[f"{arch}.rope.scaling.attn_factor"] = m["length"]
         if "experts" in m:
@@ -222,6 +226,12 @@ def made_here(runner):
     runner.compare("qwen3", Made(rng, "qwen3", pairs("qwen2"), head=16))
     runner.compare("qwen3moe", Made(rng, "qwen3moe", pairs("qwen2"), head=16, experts=5, top_k=3))
     runner.compare("gemma", Made(rng, "gemma", Sentences(JOINS), 1, kv_heads=4, head=10))
+    gemma3 = Made(rng, "gemma3", Sentences(JOINS), 1, kv_heads=1, head=10, layers=7, window=5, base=1e6)
+    runner.compare("gemma3", gemma3)
+    runner.compare("gemma3, stretched", Made(rng, "gemma3", Sentences(JOINS), 1, layers=6, window=30, base=1e6, window_base=5e3, stretch=8.0))
+    wrong = gemma3.file(runner.at / "wrong.gguf", {**gemma3.metadata, "gemma3.attention.sliding_window_pattern": 4})
+    out, error = runner.run(wrong, "--prompt", "the")
+    runner.expect("another pattern", out is None and "gemma3.attention.sliding_window_pattern' = 4 is not read" in error, (out, error))
 
 
 def keys(runner, made):
