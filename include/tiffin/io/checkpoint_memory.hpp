@@ -163,6 +163,9 @@ private:
     // The constants of one layer, drawn where they are not given.
     status draw(std::size_t chosen, std::size_t n, std::size_t heads, std::size_t least) {
         const std::size_t all = (n - 1) * heads, layers = made_.layers.size();
+        if (n > 16 || all > 256)  // as many as ngram_addresses takes
+            return from_.wrong("engram_max_ngram_size",
+                               "is " + std::to_string(n) + ", of " + std::to_string(heads) + " heads each");
         if (constants_.pad.empty()) {
             const auto pad = from_.number("engram_pad_token_id", 0);
             if (!pad) return pad.failure();

@@ -93,9 +93,11 @@ private:
                            longest_, " ids with ", heads_, " heads each have ", (longest_ - 1) * heads_);
         std::vector<std::int64_t> primes;
         for (std::size_t i = 0; i < offsets->size(); ++i)
-            primes.push_back((i + 1 < offsets->size() ? (*offsets)[i + 1]
-                                                      : static_cast<std::int64_t>(made_.table.shape().rows)) -
-                             (*offsets)[i]);
+            if (const std::int64_t end = i + 1 < offsets->size()
+                                             ? (*offsets)[i + 1]
+                                             : static_cast<std::int64_t>(made_.table.shape().rows);
+                __builtin_sub_overflow(end, (*offsets)[i], &primes.emplace_back()))
+                return failure(errc::option, rows + "offsets", "has ", (*offsets)[i], " among them");
         made_.hash.primes = by_length(primes, heads_);
         made_.hash.offsets = *std::move(offsets);
         made_.hash.oldest_first = true;

@@ -77,7 +77,7 @@ private:
                                ", and no file of constants has them");
             given = *std::move(told);
         }
-        if (given.size() != per_layer * made_.layers.size())
+        if (per_layer > given.size() || given.size() != per_layer * made_.layers.size())
             return failure(errc::size, from_.key(name), "are ", given.size(),
                            "; each of the layers with a memory, ", made_.layers.size(), " in all, has ",
                            per_layer);
