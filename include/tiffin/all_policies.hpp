@@ -167,13 +167,18 @@ inline constexpr policies layers{
 struct library_policies {
     template <class Numbers>
     void add_to(std::vector<plan_detail::policy_line>& lines) const {
-        policy_lists::activations_fusions_norms.add_to<Numbers>(lines);
-        policy_lists::routers.add_to<Numbers>(lines);
-        policy_lists::sources.add_to<Numbers>(lines);
-        policy_lists::blocks.add_to<Numbers>(lines);
-        policy_lists::layers.add_to<Numbers>(lines);
+        plan_detail::add_library_policies<Numbers>(lines);
     }
 };
 inline constexpr library_policies all_policies{};
+
+template <class Numbers>
+void plan_detail::add_library_policies(std::vector<policy_line>& lines) {
+    policy_lists::activations_fusions_norms.add_to<Numbers>(lines);
+    policy_lists::routers.add_to<Numbers>(lines);
+    policy_lists::sources.add_to<Numbers>(lines);
+    policy_lists::blocks.add_to<Numbers>(lines);
+    policy_lists::layers.add_to<Numbers>(lines);
+}
 
 TIFFIN_END

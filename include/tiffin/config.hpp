@@ -30,10 +30,28 @@
 #endif
 
 // Marks functions of headers that tiffin::compiled contains: a program that links it does not compile them.
+// TIFFIN_DEFINITIONS: whether their definitions are to be read.
 #if defined(TIFFIN_COMPILED)
 #    define TIFFIN_INLINE
 #else
 #    define TIFFIN_INLINE inline
+#endif
+#if defined(TIFFIN_COMPILED) && !defined(TIFFIN_COMPILED_KERNELS_HERE_)
+#    define TIFFIN_DEFINITIONS 0
+#else
+#    define TIFFIN_DEFINITIONS 1
+#endif
+// Before an explicit instantiation that tiffin::compiled contains: of the simd engine, and of the other backends' and of
+// training (TIFFIN_COMPILED_ENGINES), which fewer programs need.
+#if defined(TIFFIN_COMPILED_KERNELS_HERE_)
+#    define TIFFIN_COMPILED_ENGINE_
+#else
+#    define TIFFIN_COMPILED_ENGINE_ extern
+#endif
+#if defined(TIFFIN_COMPILED_ENGINES_HERE_)
+#    define TIFFIN_COMPILED_OTHER_ENGINE_
+#else
+#    define TIFFIN_COMPILED_OTHER_ENGINE_ extern
 #endif
 
 #if defined(__cpp_exceptions)

@@ -229,3 +229,19 @@ private:
 }  // namespace cpu_detail
 
 TIFFIN_END
+
+// An explicit instantiation of all of a machine's engine, in namespace cpu_detail: with `Extern` as `extern`, its
+// declaration.
+#define TIFFIN_ENGINE_ROLE_(Extern, Machine, role) Extern template struct functions_of<Machine, detail::role>;
+#define TIFFIN_ENGINE_OF_(Extern, Machine)                    \
+    Extern template class layer_of_plan<Machine>;             \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::formula)  \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::chain)    \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::row_norm) \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::row_dot)  \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::routed)   \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::row)      \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::mixture)  \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::residual) \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::delay)    \
+    TIFFIN_ENGINE_ROLE_(Extern, Machine, node_role::repeated)

@@ -61,8 +61,10 @@ constexpr float bound_of(dtype type) noexcept {
 
 // Reads values [first, first + count) of floating-point memory at any alignment as f32, exactly as the format defines
 // them. Cost: decodes each block once.
-inline void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count,
-                        float* to) noexcept {
+void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count, float* to) noexcept;
+#if TIFFIN_DEFINITIONS
+TIFFIN_INLINE void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count,
+                               float* to) noexcept {
     with_given_format(type, [&](auto format) {
         using storage = typename decltype(format)::storage;
         constexpr std::size_t block = decltype(format)::block;
@@ -83,6 +85,7 @@ inline void read_as_f32(const void* data, dtype type, std::size_t first, std::si
         }
     });
 }
+#endif
 
 // Reads value i. Cost: decodes its block.
 inline float load_as_f32(const void* data, dtype type, std::size_t i) noexcept {

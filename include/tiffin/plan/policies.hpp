@@ -35,6 +35,10 @@ struct policy_line {
     std::vector<const policy_form*> forms;  // of all others
 };
 
+// The lines of all_policies.hpp, which defines it: a function, so that tiffin::compiled can contain it.
+template <class Numbers>
+void add_library_policies(std::vector<policy_line>& lines);
+
 }  // namespace plan_detail
 
 // A word of a text, and the compositions that it may name: the first of them that accepts the given arguments.

@@ -103,6 +103,63 @@ inline std::size_t recorded_experts(const bound_node& node) {
     return 0;
 }
 
+// Makes the layer of a plan. `held`: the block that the plan points into.
+template <trains Backend>
+result<trainable_layer<training_number<Backend>>> prepare_plan(
+    const plan_node& plan, std::shared_ptr<const void> held, const weights& given,
+    const training_options<training_number<Backend>>& options) {
+    using machine = typename training_machine<Backend>::type;
+    using product = typename training_machine<Backend>::product;
+    using number = typename machine::number;
+    using parameter_type = parameter<number>;
+    if (const status s = check_counts(options); !s) return s.failure();
+    preparation how;
+    how.formats = {{}, {}, {}, true, in_place::everything};
+    auto bound = detail::bind_plan(plan, given, how);
+    if (!bound) return bound.failure();
+    for (const gathered_table& table : bound->needs.gathered) {
+        if (table.choices > 0)
+            return failure(errc::option, table.name,
+                           "is to come with each call; rows that a router chooses learn in memory");
+        if (table.type != parameter_type::own_type() || table.scales.any())
+            return failure(errc::dtype, table.name, "is gathered as ", name_of(table.type),
+                           (table.scales.any() ? " with scales" : ""),
+                           "; a layer learns from gathered rows of ", name_of(parameter_type::own_type()));
+    }
+    auto all = std::make_unique<owned_parameters<number>>();
+    for (const weights::entry& e : given.entries()) {
+        const bool is_read = e.tensor.type == dtype::f32 || e.tensor.type == parameter_type::own_type();
+        if (e.tensor.scales.any() || (!is_integer(e.tensor.type) && !is_read))
+            return failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type),
+                           (e.tensor.scales.any() ? " with scales" : ""), "; a layer learns in ",
+                           name_of(parameter_type::own_type()));
+        parameter_type& p = all->emplace_back();
+        p.name = e.name;
+        p.given = e.tensor;
+        if (!p.is_copied()) continue;
+        if (const status s = take_memory(p.widened, p.given.shape.elements() * sizeof(number), p.name,
+                                         "its widened numbers");
+            !s)
+            return s.failure();
+    }
+    training_preparation<number> parts{*all,
+                                       all->absent,
+                                       {&product::bytes, &product::run},
+                                       bound->needs.residual ? bound->needs.d_model : 0,
+                                       bound->needs.given_width};
+    const call_needs& needs = bound->needs;
+    auto rows =
+        make_trained_rows<machine>(plan, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
+    if (const status s = give_gradients(options, *all); !s) return s.failure();
+    std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
+    workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
+    const std::size_t experts = recorded_experts(bound->tree);
+    trainable_layer<number> made(bound->needs, std::move(held), std::move(all), std::move(rows), options,
+                                 experts, workers);
+    if (const status s = made.reserve(options); !s) return s.failure();
+    return made;
+}
+
 }  // namespace train_detail
 
 // Makes a trainable layer from a block and its weights, on a backend that trains: reference<> (double), simd<> (f32).
@@ -119,58 +176,9 @@ result<trainable_layer<training_number<Backend>>> try_prepare_training(
     const training_options<training_number<Backend>>& options = {}) {
     static_assert(block_policy<Block>,
                   "tiffin: prepare_training<Block>(weights, backend): Block is not a block");
-    using machine = typename training_machine<Backend>::type;
-    using product = typename training_machine<Backend>::product;
-    using number = typename machine::number;
-    using parameter_type = train_detail::parameter<number>;
-    if (const status s = train_detail::check_counts(options); !s) return s.failure();
-    preparation how;
-    how.formats = {{}, {}, {}, true, in_place::everything};
     const auto held = std::make_shared<const Block>(block);  // the plan points into it
-    const plan_node plan = lower<training_numbers<machine>>(*held);
-    auto bound = detail::bind_plan(plan, given, how);
-    if (!bound) return bound.failure();
-    for (const gathered_table& table : bound->needs.gathered) {
-        if (table.choices > 0)
-            return failure(errc::option, table.name,
-                           "is to come with each call; rows that a router chooses learn in memory");
-        if (table.type != parameter_type::own_type() || table.scales.any())
-            return failure(errc::dtype, table.name, "is gathered as ", name_of(table.type),
-                           (table.scales.any() ? " with scales" : ""),
-                           "; a layer learns from gathered rows of ", name_of(parameter_type::own_type()));
-    }
-    auto all = std::make_unique<train_detail::owned_parameters<number>>();
-    for (const weights::entry& e : given.entries()) {
-        const bool is_read = e.tensor.type == dtype::f32 || e.tensor.type == parameter_type::own_type();
-        if (e.tensor.scales.any() || (!is_integer(e.tensor.type) && !is_read))
-            return failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type),
-                           (e.tensor.scales.any() ? " with scales" : ""), "; a layer learns in ",
-                           name_of(parameter_type::own_type()));
-        parameter_type& p = all->emplace_back();
-        p.name = e.name;
-        p.given = e.tensor;
-        if (!p.is_copied()) continue;
-        if (const status s = train_detail::take_memory(p.widened, p.given.shape.elements() * sizeof(number),
-                                                       p.name, "its widened numbers");
-            !s)
-            return s.failure();
-    }
-    train_detail::training_preparation<number> parts{*all,
-                                                     all->absent,
-                                                     {&product::bytes, &product::run},
-                                                     bound->needs.residual ? bound->needs.d_model : 0,
-                                                     bound->needs.given_width};
-    const call_needs& needs = bound->needs;
-    auto rows = train_detail::make_trained_rows<machine>(
-        plan, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
-    if (const status s = train_detail::give_gradients(options, *all); !s) return s.failure();
-    std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
-    workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
-    const std::size_t experts = train_detail::recorded_experts(bound->tree);
-    trainable_layer<number> made(bound->needs, held, std::move(all), std::move(rows), options, experts,
-                                 workers);
-    if (const status s = made.reserve(options); !s) return s.failure();
-    return made;
+    return train_detail::prepare_plan<Backend>(lower<typename training<Backend>::machine>(*held), held, given,
+                                               options);
 }
 
 template <class Block, trains Backend>

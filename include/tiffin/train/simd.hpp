@@ -3,10 +3,12 @@
 
 #include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/cpu/simd/lanes.hpp>
+#include <tiffin/plan/policies.hpp>
 #include <tiffin/train/prepare_training.hpp>
 #include <tiffin/train/simd_product.hpp>
 
 #include <cstddef>
+#include <vector>
 
 TIFFIN_BEGIN
 
@@ -58,5 +60,20 @@ struct training_machine<simd<Weights, Tables, Activations, Arch>> {
     using type = train_detail::simd_machine<Arch>;
     using product = train_detail::simd_product<Arch, Weights>;
 };
+
+// With the compiled library training is linked, not instantiated.
+#if defined(TIFFIN_COMPILED_ENGINES)
+TIFFIN_COMPILED_OTHER_ENGINE_ template class trainable_layer<float>;
+namespace train_detail {
+TIFFIN_COMPILED_OTHER_ENGINE_ template result<trainable_layer<float>> prepare_plan<simd<>>(
+    const plan_node&, std::shared_ptr<const void>, const weights&, const training_options<float>&);
+TIFFIN_COMPILED_OTHER_ENGINE_ template result<trainable_layer<float>> prepare_plan<simd<bf16>>(
+    const plan_node&, std::shared_ptr<const void>, const weights&, const training_options<float>&);
+}  // namespace train_detail
+namespace plan_detail {
+TIFFIN_COMPILED_OTHER_ENGINE_ template void add_library_policies<training<simd<>>::machine>(
+    std::vector<policy_line>&);
+}  // namespace plan_detail
+#endif
 
 TIFFIN_END

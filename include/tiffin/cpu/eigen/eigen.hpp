@@ -3,6 +3,9 @@
 
 #include <tiffin/cpu/eigen/machine.hpp>
 #include <tiffin/cpu/engine.hpp>
+#include <tiffin/plan/policies.hpp>
+
+#include <vector>
 
 TIFFIN_BEGIN
 
@@ -35,3 +38,16 @@ private:
 };
 
 TIFFIN_END
+
+// With the compiled library its engine is linked, not instantiated.
+#if defined(TIFFIN_COMPILED_ENGINES)
+TIFFIN_BEGIN
+namespace cpu_detail {
+TIFFIN_ENGINE_OF_(TIFFIN_COMPILED_OTHER_ENGINE_, eigen_detail::machine)
+}  // namespace cpu_detail
+namespace plan_detail {
+TIFFIN_COMPILED_OTHER_ENGINE_ template void add_library_policies<eigen_detail::machine>(
+    std::vector<policy_line>&);
+}  // namespace plan_detail
+TIFFIN_END
+#endif
