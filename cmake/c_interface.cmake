@@ -16,20 +16,21 @@ endif()
 find_package(Threads REQUIRED)
 separate_arguments(flags UNIX_COMMAND "${TIFFIN_COMPILED_FLAGS}")
 set(folder ${CMAKE_CURRENT_LIST_DIR}/compiled)
-# A minute each, and so by themselves: the examples link them too.
+# By themselves: the examples link the backends too.
 foreach(backend IN ITEMS simd eigen reference)
   add_library(tiffin_c_${backend} OBJECT ${folder}/c_${backend}.cpp)
-  target_link_libraries(tiffin_c_${backend} PRIVATE tiffin_io tiffin_kernels)
+  target_link_libraries(tiffin_c_${backend} PRIVATE tiffin_io tiffin_engines)
   target_compile_options(tiffin_c_${backend} PRIVATE ${flags} $<$<CONFIG:>:-O3 -DNDEBUG>)
   set_target_properties(tiffin_c_${backend} PROPERTIES POSITION_INDEPENDENT_CODE ON
                         CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   list(APPEND backends $<TARGET_OBJECTS:tiffin_c_${backend}>)
 endforeach()
-add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${backends})
+add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${folder}/c_composition.cpp ${folder}/c_training.cpp ${backends})
 add_library(tiffin::c ALIAS tiffin_c)
-target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_kernels>
+target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_engines>
                                        $<BUILD_INTERFACE:Threads::Threads>)
-target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h)
+target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h
+                                                                 include/tiffin/tiffin_training.h)
 # A version of 0.x promises nothing to the next minor one.
 set_target_properties(tiffin_c PROPERTIES
                       OUTPUT_NAME tiffin EXPORT_NAME c VERSION ${PROJECT_VERSION}
@@ -41,3 +42,10 @@ target_link_options(tiffin_c PRIVATE LINKER:--version-script=${folder}/c_interfa
 # Nobody times these two, and they take less to compile when optimised less.
 set_source_files_properties(${folder}/c_eigen.cpp ${folder}/c_reference.cpp PROPERTIES
                             COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-O1>")
+
+# In the Python package (pyproject.toml) it lies beside the modules, which load it by this name.
+option(TIFFIN_PYTHON "Install tiffin::c as part of the Python package" OFF)
+if(TIFFIN_PYTHON)
+  target_link_options(tiffin_c PRIVATE -static-libstdc++ -static-libgcc LINKER:--strip-all)
+  install(FILES $<TARGET_FILE:tiffin_c> DESTINATION tiffin RENAME libtiffin.so COMPONENT python)
+endif()

@@ -1,29 +1,33 @@
 // The C interface (tiffin/tiffin.h) over layers known at run time.
 #include <tiffin/tiffin.h>
 #include <tiffin/cpu/simd/amx_permission.hpp>
+#include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/model.hpp>
 
 #include "c_backends.hpp"
+#include "c_common.hpp"
 
 #include <cstddef>
-#include <cstring>
-#include <exception>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <new>
 #include <string>
-#include <string_view>
+#include <system_error>
 #include <utility>
 
-struct tiffin_error {
-    tiffin_errc code;
-    std::string where, message;
-};
 struct tiffin_model {
     tiffin::io::model held;
     std::string architecture;
+};
+struct tiffin_threads {
+    explicit tiffin_threads(std::size_t count) : team(count), executor{&run, this, count, nullptr} {}
+
+    static void run(void* user, std::size_t n, void (*task)(void* arg, std::size_t i), void* arg) {
+        const auto one = [&](std::size_t i) { task(arg, i); };
+        static_cast<tiffin_threads*>(user)->team(n, tiffin::task_ref(one));
+    }
+    tiffin::thread_team team;
+    tiffin_executor executor;
 };
 struct tiffin_layer {
     tiffin::any_layer held;
@@ -31,6 +35,7 @@ struct tiffin_layer {
 
 namespace {
 
+using namespace tiffin::c_detail;
 using tiffin::any_layer;
 using tiffin::errc;
 using tiffin::failure;
@@ -77,109 +82,6 @@ static_assert(sizeof(tiffin_choice) == sizeof(choice) && alignof(tiffin_choice) 
               offsetof(tiffin_choice, expert) == offsetof(choice, expert) &&
               offsetof(tiffin_choice, weight) == offsetof(choice, weight));
 static_assert(sizeof(tiffin_tensor::shape) / sizeof(std::size_t) == tiffin::shape::max_rank);
-
-// Where there is no memory for an error, this one stands for it; it is never freed.
-const tiffin_error* no_memory() noexcept {
-    static const tiffin_error error{TIFFIN_ERRC_MEMORY, "", "no memory"};  // short: no allocation
-    return &error;
-}
-
-// What an error is made of, before it is one: the interface has codes that errc has not.
-struct refusal {
-    tiffin_errc code;
-    failure told;
-};
-template <class... Pieces>
-refusal bad_argument(std::string_view name, const Pieces&... pieces) {
-    return {TIFFIN_ERRC_ARGUMENT, failure(errc::option, name, pieces...)};
-}
-refusal is_null(std::string_view name) {
-    return bad_argument(name, "is NULL");
-}
-refusal because(const failure& f) {
-    return {static_cast<tiffin_errc>(f.code), f};
-}
-
-tiffin_error* error_of(const refusal& r) {
-    return new tiffin_error{r.code, r.told.where, r.told.message()};
-}
-
-// Runs `work`, which returns an error or NULL, and turns whatever is thrown into one.
-template <class Work>
-tiffin_error* guarded(const Work& work) noexcept {
-    try {
-        try {
-            return work();
-        } catch (const std::bad_alloc&) {
-            return const_cast<tiffin_error*>(no_memory());
-        } catch (const tiffin::error& e) {
-            return error_of(because(e.details()));
-        } catch (const std::exception& e) {
-            return error_of(because(failure(errc::file, "tiffin", "threw: ", e.what())));
-        } catch (...) {
-            return error_of(because(failure(errc::file, "tiffin", "threw what is no std::exception")));
-        }
-    } catch (...) {
-        return const_cast<tiffin_error*>(no_memory());
-    }
-}
-
-// What the structs of the first header ended before. Members are appended: those of a smaller struct are null here.
-constexpr std::size_t first_size(const tiffin_prepare_options&) {
-    return offsetof(tiffin_prepare_options, executor_size);
-}
-constexpr std::size_t first_size(const tiffin_call&) {
-    return offsetof(tiffin_call, executor_size);
-}
-constexpr std::size_t first_executor_size = offsetof(tiffin_executor, run_checked);
-
-// A struct of the caller's, of a size that is known, with its executor if it has one.
-template <class Struct>
-struct taken_struct {
-    Struct given{};
-    tiffin_executor executor{};
-};
-template <class Struct>
-result<taken_struct<Struct>> take(const Struct& given, const char* name) {
-    taken_struct<Struct> taken;
-    if (given.struct_size != sizeof(Struct) && given.struct_size != first_size(given))
-        return failure(errc::option, name, "has struct_size ", given.struct_size, "; this library knows ",
-                       sizeof(Struct), " and ", first_size(given));
-    std::memcpy(&taken.given, &given, given.struct_size);
-    if (taken.given.executor == nullptr) return taken;
-    std::size_t size = taken.given.executor_size;
-    if (size == 0) size = given.struct_size == sizeof(Struct) ? sizeof(tiffin_executor) : first_executor_size;
-    if (size != sizeof(tiffin_executor) && size != first_executor_size)
-        return failure(errc::option, name, "has executor_size ", size, "; this library knows ",
-                       sizeof(tiffin_executor), " and ", first_executor_size);
-    std::memcpy(&taken.executor, taken.given.executor, size);
-    if (taken.executor.run == nullptr && taken.executor.run_checked == nullptr)
-        return failure(errc::option, "executor.run", "is NULL");
-    return taken;
-}
-
-// The caller's threads as an executor.
-class callers_executor {
-public:
-    template <class Struct>
-    explicit callers_executor(const taken_struct<Struct>& taken)
-        : given_(taken.given.executor != nullptr ? &taken.executor : nullptr) {}
-    [[nodiscard]] std::size_t concurrency() const noexcept { return given_ ? given_->concurrency : 1; }
-    // Throws where the caller says that it failed: nothing of the call is run any more.
-    void operator()(std::size_t n, const tiffin::task_ref& task) const {
-        if (given_ == nullptr) return tiffin::serially(n, task);
-        const auto one = [](void* arg, std::size_t i) { (*static_cast<const tiffin::task_ref*>(arg))(i); };
-        auto* const arg = const_cast<tiffin::task_ref*>(&task);
-        if (given_->run_checked == nullptr) return given_->run(given_->user, n, one, arg);
-        const int failed = given_->run_checked(given_->user, n, one, arg);
-        if (failed != 0)
-            throw tiffin::error(
-                failure(errc::executor, "executor.run_checked", "returned ", failed, " for ", n, " tasks"));
-    }
-
-private:
-    const tiffin_executor* given_;
-};
 
 bool can_be_kept(tiffin::dtype type) noexcept {
     return type <= tiffin::dtype::q4_1 && !is_integer(type);
@@ -273,6 +175,25 @@ void tiffin_error_free(tiffin_error* error) {
     if (error != no_memory()) delete error;
 }
 
+tiffin_error* tiffin_threads_make(size_t count, tiffin_threads** threads) {
+    return guarded([&]() -> tiffin_error* {
+        if (threads == nullptr) return error_of(is_null("threads"));
+        if (count == 0) return error_of(because(failure(errc::option, "count", "is 0")));
+        try {
+            *threads = new tiffin_threads(count);
+        } catch (const std::system_error& e) {
+            return error_of(because(failure(errc::executor, "count", "is ", count, ": ", e.what())));
+        }
+        return nullptr;
+    });
+}
+const tiffin_executor* tiffin_threads_executor(const tiffin_threads* threads) {
+    return threads != nullptr ? &threads->executor : nullptr;
+}
+void tiffin_threads_free(tiffin_threads* threads) {
+    delete threads;
+}
+
 tiffin_error* tiffin_model_open(const char* path, tiffin_model** model) {
     return guarded([&]() -> tiffin_error* {
         if (path == nullptr || model == nullptr) return error_of(is_null(path == nullptr ? "path" : "model"));
@@ -326,28 +247,9 @@ tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_c
                                 const tiffin_tensor* tensors, size_t tensor_count,
                                 const tiffin_prepare_options* options, tiffin_layer** layer) {
     return guarded([&] {
-        if (block == nullptr && block_count > 0) return error_of(is_null("block"));
-        if (tensors == nullptr && tensor_count > 0) return error_of(is_null("tensors"));
         tiffin::io::described_layer given;
-        for (size_t i = 0; i < block_count; ++i) {
-            if (block[i].key == nullptr || block[i].value == nullptr)
-                return error_of(bad_argument("block", "has a NULL in option ", i));
-            if (!given.options.emplace(block[i].key, block[i].value).second)
-                return error_of(because(failure(errc::option, block[i].key, "is given twice")));
-        }
-        for (size_t i = 0; i < tensor_count; ++i) {
-            const tiffin_tensor& t = tensors[i];
-            if (t.name == nullptr) return error_of(bad_argument("tensors", "has no name for tensor ", i));
-            if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_F64)
-                return error_of(because(
-                    failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
-            if (t.rank > tiffin::shape::max_rank)
-                return error_of(because(failure(errc::shape, t.name, "has rank ", t.rank, "; at most ",
-                                                tiffin::shape::max_rank, " is possible")));
-            tiffin::tensor_view view{t.data, static_cast<tiffin::dtype>(t.type - 1), {}};
-            for (size_t axis = 0; axis < t.rank; ++axis) view.shape.push_back(t.shape[axis]);
-            given.tensors.add(t.name, view);
-        }
+        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given))
+            return wrong;
         return make_layer(options, layer, [&](const auto& how) { return load(given, how); });
     });
 }

@@ -130,6 +130,16 @@ typedef struct tiffin_executor {
     int (*run_checked)(void* user, size_t n, void (*task)(void* arg, size_t i), void* arg);
 } tiffin_executor;
 
+// Threads of the library's own, as an executor: they spin for 0.2 ms between calls, then sleep. Calls from several threads
+// at once are run by their callers alone, and so are those in a child of fork().
+typedef struct tiffin_threads tiffin_threads;
+// Starts count - 1 threads beside the one that calls. Errors: OPTION for 0, EXECUTOR where one cannot be started.
+TIFFIN_C_API tiffin_error* tiffin_threads_make(size_t count, tiffin_threads** threads);
+// The executor, valid as long as the threads; NULL for NULL.
+TIFFIN_C_API const tiffin_executor* tiffin_threads_executor(const tiffin_threads* threads);
+// Ends them. NULL is allowed. No call runs on them.
+TIFFIN_C_API void tiffin_threads_free(tiffin_threads* threads);
+
 // How a layer is prepared. All zero but struct_size: simd, values kept as stored, on the calling thread.
 typedef struct tiffin_prepare_options {
     size_t struct_size;

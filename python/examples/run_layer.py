@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens the FFN of a layer of a model, runs random x through it, and prints its sizes and how long a call takes.
 
-    TIFFIN_LIBRARY=build/libtiffin.so examples/python/run_layer.py model.gguf --layer 3 --tokens 64 --threads 2
+    python/examples/run_layer.py model.gguf --layer 3 --tokens 64 --threads 2
 """
 import argparse
 import sys
@@ -17,9 +17,9 @@ def main():
     parser.add_argument("model", metavar="MODEL", help="GGUF file, the first of a split model, or a checkpoint's folder")
     parser.add_argument("--layer", type=int, default=0, help="layer of the model, from 0 on (default: 0)")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a call (default: 64)")
-    parser.add_argument("--threads", type=int, default=1, help="Python's threads that run a call's tasks (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads that run a call's tasks (default: 1)")
     parser.add_argument("--backend", default="simd", choices=tiffin.BACKENDS, help="default: simd")
-    parser.add_argument("--weights", default="as_stored", choices=("as_stored", "f32", "f16", "bf16", "q8_0", "q4_0"),
+    parser.add_argument("--format", default="as_stored", choices=("as_stored", "f32", "f16", "bf16", "q8_0", "q4_0"),
                         help="format that simd keeps dense weights in (default: as_stored)")
     given = parser.parse_args()
     if given.layer < 0 or given.tokens < 1 or given.threads < 1:
@@ -29,8 +29,8 @@ def main():
         if sys.stderr.isatty():
             print(f"\rpreparing: {done / of:4.0%}", end="" if done < of else "\r\033[K", file=sys.stderr, flush=True)
 
-    model = tiffin.Model(given.model)
-    layer = model.layer(given.layer, backend=given.backend, weights=given.weights, progress=progress)
+    model = tiffin.open_model(given.model)
+    layer = model.layer(given.layer, backend=given.backend, format=given.format, progress=progress)
     rng = np.random.default_rng(1)
     rows = lambda width: rng.normal(size=(given.tokens, width)).astype(np.float32)
     x = rows(layer.d_model)

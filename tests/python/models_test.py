@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""libtiffin by examples/python/tiffin.py, against numpy in double: what has files, routes and inputs beside x.
+"""tiffin.open_model, load_layer and Layer against numpy in double: what has files, routes and inputs beside x.
 
-    c_interface_test.py LIBRARY
+    models_test.py LIBRARY
 
 Without numpy: status 77.
 """
@@ -19,8 +19,9 @@ except ImportError:
     sys.exit(77)
 
 here = Path(__file__).resolve().parent
-sys.path[:0] = [str(here.parent / "io"), str(here.parents[1] / "examples" / "python")]
+sys.path[:0] = [str(here.parent / "io"), str(here.parents[1] / "python")]
 os.environ["TIFFIN_LIBRARY"] = sys.argv[1]
+os.environ["PYTHONPATH"] = str(here.parents[1] / "python")  # of the example
 import tiffin
 from gguf_files import file_of as gguf_of
 from gguf_files import noise, numbers
@@ -83,8 +84,8 @@ def stem_files(folder):
     w = {k: double(v) for k, v in tensors.items()}
     want = (silu(x @ w["gate_proj.weight"].T) * w["stem_embed.weight"][ids]) @ w["down_proj.weight"].T
     for backend, bound in BOUNDS.items():
-        for how, layer in (("opened", tiffin.Layer.open(path, backend=backend)),
-                           ("made", tiffin.Layer.make({"block": "stem"}, tensors, backend=backend))):
+        for how, layer in (("opened", tiffin.load_layer(path, backend=backend)),
+                           ("made", tiffin.Layer({"block": "stem"}, tensors, backend=backend))):
             expect("what stem reads", layer.reads_token_ids and not layer.reads_residual and layer.d_ff == f)
             expect("what stem holds", (layer.held_bytes > 0) == (backend == "simd"))
             close(f"stem {how} {backend}", layer(x, token_ids=ids), want, bound)
@@ -93,12 +94,12 @@ def stem_files(folder):
     # Tables and weights as they are stored are kept so: the layer of widened numbers is the same. bf16 by the file.
     stored = {"gate_proj.weight": "F16", "stem_embed.weight": "BF16", "down_proj.weight": "F16"}
     path.write_bytes(safetensors_of({k: (tensors[k], v) for k, v in stored.items()}, {"block": "stem"}))
-    as_stored = tiffin.Layer.open(path, f32_activations=True)(x, token_ids=ids)
-    expect("as stored: bits", (tiffin.Layer.open(path, weights="f16", tables="bf16", f32_activations=True)(x, token_ids=ids)
+    as_stored = tiffin.load_layer(path, f32_activations=True)(x, token_ids=ids)
+    expect("as stored: bits", (tiffin.load_layer(path, format="f16", tables="bf16", f32_activations=True)(x, token_ids=ids)
                                == as_stored).all())
-    close("as stored", as_stored, double(tiffin.Layer.open(path, backend="reference")(x, token_ids=ids)), BOUNDS["simd"])
+    close("as stored", as_stored, double(tiffin.load_layer(path, backend="reference")(x, token_ids=ids)), BOUNDS["simd"])
     (folder / "odd.safetensors").write_bytes(safetensors_of({"odd": (x, "F32")}, {"block": "stem"}))
-    refused("odd file", "missing_tensor", "odd.safetensors", lambda: tiffin.Layer.open(folder / "odd.safetensors"))
+    refused("odd file", "missing_tensor", "odd.safetensors", lambda: tiffin.load_layer(folder / "odd.safetensors"))
 
 
 def mixture():
@@ -113,7 +114,7 @@ def mixture():
     weight = np.take_along_axis(share, best, axis=1)
     want = (np.take_along_axis(each, best[:, :, None], axis=1) * weight[:, :, None]).sum(axis=1)
     for backend, bound in BOUNDS.items():
-        layer = tiffin.Layer.make({"block": "moe", "num_experts": 3, "top_k": 2, "expert.block": "glu"}, tensors, backend=backend)
+        layer = tiffin.Layer({"block": "moe", "num_experts": 3, "top_k": 2, "expert.block": "glu"}, tensors, backend=backend)
         y, chosen = layer(x, routes=True)
         expect("choices", layer.choices == 2 and chosen.shape == (tokens, 2))
         close(f"mixture {backend}", y, want, bound)
@@ -130,11 +131,11 @@ def inputs_beside_x():
     meki = out(sigmoid(double(residual) @ w["gate_proj.weight"].T) + w["memory.weight"][ids])
     ple = out(gelu_tanh(double(x) @ w["gate_proj.weight"].T) * double(given))
     for backend, bound in BOUNDS.items():
-        layer = tiffin.Layer.make({"block": "meki", "folded": "true", "gate_input": "residual"}, tensors, backend=backend)
+        layer = tiffin.Layer({"block": "meki", "folded": "true", "gate_input": "residual"}, tensors, backend=backend)
         expect("meki reads the residual", layer.reads_residual and layer.reads_token_ids)
         close(f"residual {backend}", layer(x, token_ids=ids, residual=residual), meki, bound)
         refused("no residual", "size", "residual", lambda: layer(x, token_ids=ids))
-        layer = tiffin.Layer.make({"block": "ple"}, {k: v for k, v in tensors.items() if k != "memory.weight"}, backend=backend)
+        layer = tiffin.Layer({"block": "ple"}, {k: v for k, v in tensors.items() if k != "memory.weight"}, backend=backend)
         expect("width", layer.per_layer_input_width == m and not layer.reads_token_ids)
         close(f"per_layer_input {backend}", layer(x, per_layer_input=given), ple, bound)
         refused("no per_layer_input", "size", "per_layer_input", lambda: layer(x))
@@ -150,7 +151,7 @@ def models(folder):
         path = folder / "model.gguf"
         path.write_bytes(gguf_of({"general.architecture": "llama", "llama.block_count": 2}, tensors))
         want = glu({names[p]: numbers(*tensors[f"blk.1.ffn_{p}.weight"]) for p in shapes}, double(x))
-        model = tiffin.Model(path)
+        model = tiffin.open_model(path)
         expect("model", len(model) == 2 and model.architecture == "llama")
         told = []
         layer = model.layer(1, f32_activations=True, progress=lambda done, of: told.append((done, of)))
@@ -159,7 +160,7 @@ def models(folder):
         refused("layer 0", "missing_tensor", "blk.0", lambda: model.layer(0))
         del model  # its layers keep what they read
         close(f"model {kind}", layer(x), want, BOUNDS["simd"])
-        close(f"model {kind}, reference", tiffin.Model(path).layer(1, backend="reference")(x), want, BOUNDS["reference"])
+        close(f"model {kind}, reference", tiffin.open_model(path).layer(1, backend="reference")(x), want, BOUNDS["reference"])
         # Threads of Python's as the executor, and as callers of one layer: the same bits.
         y = layer(x)
         expect("threads", (layer(x, threads=2) == y).all())
@@ -169,11 +170,11 @@ def models(folder):
         expect("two callers", same == [True, True])
         if kind == "Q8_0":
             again = {names[p]: ("q8_0", tensors[f"blk.1.ffn_{p}.weight"][0], s) for p, s in shapes.items()}
-            expect("q8_0 by bytes", (tiffin.Layer.make({"block": "glu"}, again, f32_activations=True)(x) == y).all())
-        ran = subprocess.run([sys.executable, here.parents[1] / "examples" / "python" / "run_layer.py", path, "--layer", "1", "--threads", "2"],
+            expect("q8_0 by bytes", (tiffin.Layer({"block": "glu"}, again, f32_activations=True)(x) == y).all())
+        ran = subprocess.run([sys.executable, here.parents[1] / "python" / "examples" / "run_layer.py", path, "--layer", "1", "--threads", "2"],
                              capture_output=True, text=True)
         expect("run_layer.py: " + ran.stderr, ran.returncode == 0 and "d_model 64, d_ff 96" in ran.stdout and "(64, 64)" in ran.stdout)
-    ran = subprocess.run([sys.executable, here.parents[1] / "examples" / "python" / "run_layer.py", folder / "none.gguf"],
+    ran = subprocess.run([sys.executable, here.parents[1] / "python" / "examples" / "run_layer.py", folder / "none.gguf"],
                          capture_output=True, text=True)
     expect("run_layer.py refuses", ran.returncode == 1 and ran.stderr.count("\n") == 1 and "none.gguf" in ran.stderr)
 
@@ -183,7 +184,7 @@ with tempfile.TemporaryDirectory() as name:
     models(Path(name))
 mixture()
 inputs_beside_x()
-refused("dtype", "dtype", "up_proj", lambda: tiffin.Layer.make({"block": "mlp"}, {"up_proj.weight": np.zeros((3, 2), np.float64)}))
-refused("shape of x", "size", "(3, 2)", lambda: tiffin.Layer.make({"block": "glu"}, glu_weights())(np.zeros((3, 2), np.float32)))
+refused("dtype", "dtype", "up_proj", lambda: tiffin.Layer({"block": "mlp"}, {"up_proj.weight": np.zeros((3, 2), np.float64)}))
+refused("shape of x", "size", "(3, 2)", lambda: tiffin.Layer({"block": "glu"}, glu_weights())(np.zeros((3, 2), np.float32)))
 print(f"{failed} failed")
 sys.exit(1 if failed else 0)

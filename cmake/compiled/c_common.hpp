@@ -1,0 +1,160 @@
+// What all files of the C interface share: errors, the structs of callers, their threads, and tensors by name.
+#pragma once
+
+#include <tiffin/tiffin.h>
+
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/io/described_layer.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+
+struct tiffin_error {
+    tiffin_errc code;
+    std::string where, message;
+};
+
+TIFFIN_BEGIN
+namespace c_detail {
+
+// Where there is no memory for an error, this one stands for it; it is never freed.
+inline const tiffin_error* no_memory() noexcept {
+    static const tiffin_error error{TIFFIN_ERRC_MEMORY, "", "no memory"};  // short: no allocation
+    return &error;
+}
+
+// What an error is made of, before it is one: the interface has codes that errc has not.
+struct refusal {
+    tiffin_errc code;
+    failure told;
+};
+template <class... Pieces>
+refusal bad_argument(std::string_view name, const Pieces&... pieces) {
+    return {TIFFIN_ERRC_ARGUMENT, failure(errc::option, name, pieces...)};
+}
+inline refusal is_null(std::string_view name) {
+    return bad_argument(name, "is NULL");
+}
+inline refusal because(const failure& f) {
+    return {static_cast<tiffin_errc>(f.code), f};
+}
+
+inline tiffin_error* error_of(const refusal& r) {
+    return new tiffin_error{r.code, r.told.where, r.told.message()};
+}
+
+// Runs `work`, which returns an error or NULL, and turns whatever is thrown into one.
+template <class Work>
+tiffin_error* guarded(const Work& work) noexcept {
+    try {
+        try {
+            return work();
+        } catch (const std::bad_alloc&) {
+            return const_cast<tiffin_error*>(no_memory());
+        } catch (const error& e) {
+            return error_of(because(e.details()));
+        } catch (const std::exception& e) {
+            return error_of(because(failure(errc::file, "tiffin", "threw: ", e.what())));
+        } catch (...) {
+            return error_of(because(failure(errc::file, "tiffin", "threw what is no std::exception")));
+        }
+    } catch (...) {
+        return const_cast<tiffin_error*>(no_memory());
+    }
+}
+
+// What the structs of the first header ended before. Members are appended: those of a smaller struct are null here.
+constexpr std::size_t first_size(const tiffin_prepare_options&) {
+    return offsetof(tiffin_prepare_options, executor_size);
+}
+constexpr std::size_t first_size(const tiffin_call&) {
+    return offsetof(tiffin_call, executor_size);
+}
+template <class Struct>
+constexpr std::size_t first_size(const Struct&) {
+    return sizeof(Struct);
+}
+inline constexpr std::size_t first_executor_size = offsetof(tiffin_executor, run_checked);
+
+// A struct of the caller's, of a size that is known, with its executor if it has one.
+template <class Struct>
+struct taken_struct {
+    Struct given{};
+    tiffin_executor executor{};
+};
+template <class Struct>
+result<taken_struct<Struct>> take(const Struct& given, const char* name) {
+    taken_struct<Struct> taken;
+    if (given.struct_size != sizeof(Struct) && given.struct_size != first_size(given))
+        return failure(errc::option, name, "has struct_size ", given.struct_size, "; this library knows ",
+                       sizeof(Struct), " and ", first_size(given));
+    std::memcpy(&taken.given, &given, given.struct_size);
+    if (taken.given.executor == nullptr) return taken;
+    std::size_t size = taken.given.executor_size;
+    if (size == 0) size = given.struct_size == sizeof(Struct) ? sizeof(tiffin_executor) : first_executor_size;
+    if (size != sizeof(tiffin_executor) && size != first_executor_size)
+        return failure(errc::option, name, "has executor_size ", size, "; this library knows ",
+                       sizeof(tiffin_executor), " and ", first_executor_size);
+    std::memcpy(&taken.executor, taken.given.executor, size);
+    if (taken.executor.run == nullptr && taken.executor.run_checked == nullptr)
+        return failure(errc::option, "executor.run", "is NULL");
+    return taken;
+}
+
+// The caller's threads as an executor.
+class callers_executor {
+public:
+    template <class Struct>
+    explicit callers_executor(const taken_struct<Struct>& taken)
+        : given_(taken.given.executor != nullptr ? &taken.executor : nullptr) {}
+    [[nodiscard]] std::size_t concurrency() const noexcept { return given_ ? given_->concurrency : 1; }
+    // Throws where the caller says that it failed: nothing of the call is run any more.
+    void operator()(std::size_t n, const task_ref& task) const {
+        if (given_ == nullptr) return serially(n, task);
+        const auto one = [](void* arg, std::size_t i) { (*static_cast<const task_ref*>(arg))(i); };
+        auto* const arg = const_cast<task_ref*>(&task);
+        if (given_->run_checked == nullptr) return given_->run(given_->user, n, one, arg);
+        const int failed = given_->run_checked(given_->user, n, one, arg);
+        if (failed != 0)
+            throw error(
+                failure(errc::executor, "executor.run_checked", "returned ", failed, " for ", n, " tasks"));
+    }
+
+private:
+    const tiffin_executor* given_;
+};
+
+// A block as its options and tensors in the caller's memory. Returns what is wrong, or NULL.
+inline tiffin_error* describe(const tiffin_block_option* block, std::size_t block_count,
+                              const tiffin_tensor* tensors, std::size_t tensor_count,
+                              io::described_layer& to) {
+    if (block == nullptr && block_count > 0) return error_of(is_null("block"));
+    if (tensors == nullptr && tensor_count > 0) return error_of(is_null("tensors"));
+    for (size_t i = 0; i < block_count; ++i) {
+        if (block[i].key == nullptr || block[i].value == nullptr)
+            return error_of(bad_argument("block", "has a NULL in option ", i));
+        if (!to.options.emplace(block[i].key, block[i].value).second)
+            return error_of(because(failure(errc::option, block[i].key, "is given twice")));
+    }
+    for (size_t i = 0; i < tensor_count; ++i) {
+        const tiffin_tensor& t = tensors[i];
+        if (t.name == nullptr) return error_of(bad_argument("tensors", "has no name for tensor ", i));
+        if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_F64)
+            return error_of(because(
+                failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
+        if (t.rank > shape::max_rank)
+            return error_of(because(failure(errc::shape, t.name, "has rank ", t.rank, "; at most ",
+                                            shape::max_rank, " is possible")));
+        tensor_view view{t.data, static_cast<dtype>(t.type - 1), {}};
+        for (size_t axis = 0; axis < t.rank; ++axis) view.shape.push_back(t.shape[axis]);
+        to.tensors.add(t.name, view);
+    }
+    return nullptr;
+}
+
+}  // namespace c_detail
+TIFFIN_END

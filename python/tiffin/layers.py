@@ -1,0 +1,177 @@
+"""Layers: of compositions and arrays, of layer files, of models."""
+import ctypes as c
+import threading
+import weakref
+
+import numpy as np
+
+from ._arrays import address, block_of, floats, ids_of, number_of, refuse, struct_of, tensors_of, text, whole
+from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Options, check, lib
+from ._threads import Aside, executor
+
+_PIECE = 512  # tokens of a workspace: a larger call runs in pieces
+
+
+class Layer:
+    """A block with its weights: y = layer(x, ...). Any number of threads may call it at the same time.
+
+        layer = tiffin.Layer("ffn(gate(silu), token_embedding)",
+                             {"gate_proj.weight": gate,     # (d_ff, d_model)
+                              "stem_embed.weight": table,   # (vocab, d_ff)
+                              "down_proj.weight": down})    # (d_model, d_ff)
+        y = layer(x, token_ids=ids)                         # (tokens, d_model), float32
+
+    block: a composition's text (docs/layers.md), or a dict of a layer file's options, {"block": "stem"}.
+    weights: arrays by name: float32, float16, int32 or int64, or ("q8_0" or another format, its bytes, shape). Arrays are
+        read as numpy indexes them: one that does not lie densely is copied, and `layer.copied` names it. Tables are read
+        where they lie, and kept: `layer.in_place` names them.
+    backend: "simd"; "eigen"; "reference", in double throughout, slow, to check the others with.
+    format, tables: what simd keeps dense weights and tables in: "as_stored", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1".
+    f32_activations: False: simd rounds activations beside q8_0, q4_0, q4_1 and bf16.
+    threads: of calls that do not say how many.
+    progress: progress(done, bytes) is called while weights are packed, on the calling thread; what it raises is raised.
+
+    Raises Error, naming the tensor or option.
+    """
+
+    def __init__(self, block, weights, *, backend="simd", format="as_stored", tables="as_stored", f32_activations=False, threads=1,
+                 progress=None):
+        options, (given, memory, copied) = block_of(block), tensors_of(weights)
+        self._make(lambda how, to: lib.tiffin_layer_make(options, len(options), given, len(given), how, to), backend=backend,
+                   format=format, tables=tables, f32_activations=f32_activations, threads=threads, progress=progress,
+                   keeps=(memory, options, given))
+        self.copied, self._pickled = copied, None
+
+    def _make(self, make, *, backend="simd", format="as_stored", tables="as_stored", f32_activations=False, threads=1, progress=None,
+              keeps=None):
+        made = c.c_void_p()
+        numbers = {"backend": number_of("backend", backend, BACKENDS), "weights": number_of("format", format, DTYPES),
+                   "tables": number_of("tables", tables, DTYPES), "f32_activations": bool(f32_activations)}
+        self.threads = whole("threads", threads, 1, 2 ** 16 + 1)
+
+        def work(tell, kept=keeps):
+            told = PROGRESS(lambda _, done, of: tell(done, of)) if tell else PROGRESS()
+            check(make(c.byref(struct_of(Options, progress=told, **numbers)), c.byref(made)))
+
+        self._at, self._keeps, self._workspaces = made, keeps, threading.local()
+        weakref.finalize(self, lib.tiffin_layer_free, made).atexit = False  # NULL is none
+        if progress is None:
+            work(None)
+        else:
+            Aside(work).result(lambda run: threading.Thread(target=run, daemon=True).start(), progress)
+        for name in ("d_model", "d_ff", "choices", "per_layer_input_width", "held_bytes"):
+            setattr(self, name, getattr(lib, "tiffin_layer_" + name)(made))
+        self.reads_token_ids = bool(lib.tiffin_layer_reads_token_ids(made))
+        self.reads_residual = bool(lib.tiffin_layer_reads_residual(made))
+        self.copied = ()
+
+    @classmethod
+    def _from(cls, make, pickled, **options):
+        layer = cls.__new__(cls)
+        layer._make(make, **options)
+        layer._pickled = pickled
+        return layer
+
+    def __reduce__(self):
+        if self._pickled is None:
+            raise TypeError("a layer of arrays is not pickled: pickle the arrays, or a layer of a file, which is pickled by its path")
+        return self._pickled
+
+    def __repr__(self):
+        reads = [name for name, holds in (("token_ids", self.reads_token_ids), ("residual", self.reads_residual),
+                                          ("per_layer_input", self.per_layer_input_width)) if holds]
+        return (f"<tiffin.Layer: d_model {self.d_model}, d_ff {self.d_ff}"
+                + (f", {self.choices} experts per token" if self.choices else "")
+                + (f", reads {', '.join(reads)}" if reads else "") + f", holds {self.held_bytes} bytes>")
+
+    def needs(self):
+        """What a call takes beside x: {name: shape}, with "tokens" for the number of rows of x."""
+        return {name: shape for name, holds, shape in (
+            ("token_ids", self.reads_token_ids, ("tokens",)), ("residual", self.reads_residual, ("tokens", self.d_model)),
+            ("per_layer_input", self.per_layer_input_width, ("tokens", self.per_layer_input_width))) if holds}
+
+    @property
+    def in_place(self):
+        """The names of the tensors that are read where they were given."""
+        names = []
+        while name := lib.tiffin_layer_in_place(self._at, len(names)):
+            names.append(name.decode(errors="replace"))
+        return names
+
+    def __call__(self, x, token_ids=None, residual=None, per_layer_input=None, threads=None, routes=False):
+        """y (tokens, d_model) of x (tokens, d_model); with routes=True a pair of y and the experts chosen, an array
+        (tokens, choices) with the fields expert and weight. Where the layer reads them: token_ids (tokens),
+        residual (tokens, d_model), per_layer_input (tokens, per_layer_input_width)."""
+        x = _rows("x", x, self.d_model, None)
+        tokens, threads = len(x), self.threads if threads is None else threads
+        ids = None if token_ids is None else ids_of(token_ids, tokens)
+        residual = None if residual is None else _rows("residual", residual, self.d_model, tokens)
+        beside = None if per_layer_input is None else _rows("per_layer_input", per_layer_input, self.per_layer_input_width, tokens)
+        run_on = executor(threads)
+        y, chosen = np.empty_like(x), np.zeros((tokens, self.choices), CHOICE) if routes else None
+        workspace = self._workspace(min(tokens, _PIECE), int(threads))
+        check(lib.tiffin_layer_run(self._at, c.byref(struct_of(
+            Call, tokens=tokens, x=address(x), token_ids=address(ids), residual=address(residual), per_layer_input=address(beside),
+            y=address(y), routes=address(chosen) if self.choices else None, workspace=address(workspace), workspace_bytes=workspace.size,
+            executor=run_on))))
+        return (y, chosen) if routes else y
+
+    def _workspace(self, tokens, threads):
+        """This thread's workspace, as large as its largest call took."""
+        wanted = lib.tiffin_layer_workspace_bytes(self._at, max(1, tokens), threads)
+        held = getattr(self._workspaces, "held", None)
+        if held is None or held.size < wanted:
+            held = self._workspaces.held = np.empty(wanted, np.uint8)
+        return held
+
+
+def load_layer(path, **options):
+    """The block of a layer file (docs/layer_files.md). Options as those of Layer. Pickled by its path."""
+    at = text("path", path)
+    return Layer._from(lambda how, to: lib.tiffin_layer_open(at, how, to), (_load_again, (path, options)), **options)
+
+
+def _load_again(path, options):
+    return load_layer(path, **options)
+
+
+class Model:
+    """A model: a GGUF file, the first of a split one, or a checkpoint's folder. len(model) counts its layers. Pickled by its path."""
+
+    def __init__(self, path):
+        made = c.c_void_p()
+        check(lib.tiffin_model_open(text("path", path), c.byref(made)))
+        self._at, self.path = made, path
+        weakref.finalize(self, lib.tiffin_model_free, made).atexit = False
+        self.architecture = lib.tiffin_model_architecture(made).decode(errors="replace")
+
+    def __reduce__(self):
+        return Model, (self.path,)
+
+    def __repr__(self):
+        return f"<tiffin.Model: {self.architecture}, {len(self)} layers, {self.path}>"
+
+    def __len__(self):
+        return lib.tiffin_model_layers(self._at)
+
+    def layer(self, index, **options):
+        """The FFN of layer `index`, without the norms around it and the residual; options as those of Layer."""
+        index = whole("index", index, 0, 2 ** 63)
+        return Layer._from(lambda how, to: lib.tiffin_model_layer(self._at, index, how, to), (_layer_again, (self.path, index, options)),
+                           **options)
+
+
+def _layer_again(path, index, options):
+    return Model(path).layer(index, **options)
+
+
+def open_model(path):
+    """The model in a GGUF file or in a checkpoint's folder: open_model(path).layer(0)."""
+    return Model(path)
+
+
+def _rows(name, a, width, tokens):
+    a = floats(name, a)
+    refuse(a.ndim == 2 and a.shape[1] == width and (tokens is None or len(a) == tokens), name,
+           f"has shape {a.shape}; it must be ({'tokens' if tokens is None else tokens}, {width})", "size")
+    return a

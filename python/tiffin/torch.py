@@ -1,0 +1,306 @@
+"""tiffin as torch modules: any composition as an nn.Module that learns, on the CPU.
+
+    import tiffin.torch
+
+    block = tiffin.torch.FFN("ffn(gate(silu), token_embedding)", d_model=256, d_ff=1024, vocab=32000, layers=12)
+    y = block(x, token_ids=ids)          # x: (..., d_model), ids: (...)
+    y.square().mean().backward()         # gradients of x and of all parameters
+
+    optimizer = tiffin.torch.RowAdamW(block.parameters(), lr=1e-3)
+
+float32 runs on SIMD; float64 in double throughout, slowly, for gradcheck. torch 2.4 or later.
+"""
+import math
+import threading
+from typing import List, Optional
+
+import numpy as np
+import torch
+from torch import nn
+
+from .compositions import Composition
+from .training import RowGradients, Training
+
+__all__ = ["FFN", "RowAdamW"]
+
+_NUMBERS = {torch.float32: "f32", torch.float64: "f64"}
+_KEPT = 64  # trainings that are kept for calls to come
+
+
+class _Trainings:
+    """Trainings by the memory of their weights, and which forward each of them ran last."""
+
+    def __init__(self):
+        self._lock, self._held = threading.Lock(), {}
+
+    def of(self, composition, names, weights, tokens, threads):
+        key = (composition, *names, threads, tuple((w.data_ptr(), w.dtype, w.shape) for w in weights))
+        with self._lock:
+            held = self._held.pop(key, None)
+            if held is None or held.tokens < tokens:
+                held = _Kept(composition, names, weights, max(tokens, 2 * held.tokens if held else 0), threads)
+            self._held[key] = held  # the last again
+            while len(self._held) > _KEPT:
+                self._held.pop(next(iter(self._held)))
+        return held
+
+
+class _Kept:
+    def __init__(self, composition, names, weights, tokens, threads):
+        self.lock, self.tokens, self.call = threading.Lock(), tokens, None
+        self.training = Training(composition, {name: w.detach().numpy() for name, w in zip(names, weights)},
+                                 numbers=_NUMBERS[_dtype(weights)], tokens=tokens, threads=threads)
+
+    def forward(self, x, beside, weights):
+        arrays = {name: a.numpy() for name, a in beside.items()}
+        y = self.training.forward(x.numpy(), **arrays)
+        # Kept alive, so that this memory is not another tensor's.
+        self.call = [(t, t._version) for t in (x, *beside.values(), *weights)]
+        return y
+
+    def ran(self, x, beside, weights):
+        """Whether the last forward was this one, and nothing that it read was written since."""
+        now = (x, *beside.values(), *weights)
+        return self.call is not None and len(now) == len(self.call) and all(
+            t.data_ptr() == was.data_ptr() and t.shape == was.shape and t._version == version
+            for t, (was, version) in zip(now, self.call))
+
+
+_trainings = _Trainings()
+
+
+def _dtype(weights):
+    return next(w.dtype for w in weights if w.dtype.is_floating_point)
+
+
+def _beside(token_ids, residual, per_layer_input):
+    named = {"token_ids": token_ids, "residual": residual, "per_layer_input": per_layer_input}
+    return {name: a.detach().contiguous() for name, a in named.items() if a is not None}
+
+
+@torch.library.custom_op("tiffin::ffn", mutates_args=(), device_types="cpu")
+def _ffn(x: torch.Tensor, token_ids: Optional[torch.Tensor], residual: Optional[torch.Tensor], per_layer_input: Optional[torch.Tensor],
+         weights: List[torch.Tensor], composition: str, names: str, threads: int) -> torch.Tensor:
+    x, beside = x.detach().contiguous(), _beside(token_ids, residual, per_layer_input)
+    kept = _trainings.of(composition, names.split(), weights, len(x), threads)
+    with kept.lock:
+        return torch.from_numpy(kept.forward(x, beside, weights))
+
+
+@_ffn.register_fake
+def _(x, token_ids, residual, per_layer_input, weights, composition, names, threads):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("tiffin::ffn_backward", mutates_args=(), device_types="cpu")
+def _ffn_backward(dy: torch.Tensor, x: torch.Tensor, token_ids: Optional[torch.Tensor], residual: Optional[torch.Tensor],
+                  per_layer_input: Optional[torch.Tensor], weights: List[torch.Tensor], composition: str, names: str,
+                  threads: int, wanted: List[bool], sparse: bool) -> List[torch.Tensor]:
+    """Of x, residual and per_layer_input; then of each weight. What is not wanted is empty. With `sparse`, of a table
+    (tokens, width): the gradient of each id at the first token that has it, and 0 at the others."""
+    dy, x, beside = dy.detach().contiguous(), x.detach().contiguous(), _beside(token_ids, residual, per_layer_input)
+    asked = [name for name, is_wanted in zip(("x", "residual", "per_layer_input"), wanted) if is_wanted]
+    kept = _trainings.of(composition, names.split(), weights, len(x), threads)
+    with kept.lock:
+        if not kept.ran(x, beside, weights):
+            kept.forward(x, beside, weights)
+        inputs = kept.training.backward(dy.numpy(), inputs=asked)
+        gradients = kept.training.gradients
+        made = [torch.from_numpy(inputs[name]) if name in inputs else x.new_empty(0) for name in ("x", "residual", "per_layer_input")]
+        for name, weight, is_wanted in zip(names.split(), weights, wanted[3:]):
+            made.append(_gradient(gradients.get(name), weight, token_ids, sparse) if is_wanted else x.new_empty(0))
+        kept.training.clear()
+        kept.call = None
+    return made
+
+
+@_ffn_backward.register_fake
+def _(dy, x, token_ids, residual, per_layer_input, weights, composition, names, threads, wanted, sparse):
+    inputs = [torch.empty_like(like, memory_format=torch.contiguous_format) if is_wanted else x.new_empty(0)
+              for like, is_wanted in zip((x, residual, per_layer_input), wanted)]
+    tables = _tables(composition, names) if sparse else ()
+    return inputs + [(x.new_empty(x.shape[0], w.shape[-1]) if name in tables else torch.empty_like(w)) if is_wanted else x.new_empty(0)
+                     for name, w, is_wanted in zip(names.split(), weights, wanted[3:])]
+
+
+def _tables(composition, names):
+    """The tables whose gradients can be rows of token ids: those of two axes."""
+    rows = {n for n, need in Composition(composition).needs(**_ANY).items() if need.rows and len(need.shape) == 2}
+    return {n for n in names.split() if n in rows}
+
+
+_ANY = dict(d_model=64, d_ff=64, vocab=64, experts=4, rank=16, inner=(16, 16), choices=2, outputs=64, heads=2)
+
+
+def _gradient(found, weight, token_ids, sparse):
+    if found is None:
+        return torch.zeros_like(weight)
+    if not isinstance(found, RowGradients):
+        return torch.from_numpy(found.copy())
+    if not sparse or found.rows.ndim != 2:
+        return torch.from_numpy(found.dense())
+    ids = token_ids.numpy()
+    rows = np.zeros((len(ids), found.rows.shape[-1]), found.rows.dtype)
+    _, first = np.unique(ids, return_index=True)
+    rows[first] = found.rows
+    return torch.from_numpy(rows)
+
+
+def _setup(ctx, inputs, output):
+    x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.threads = inputs
+    ctx.save_for_backward(x, token_ids, residual, per_layer_input, *weights)
+    ctx.wanted = [a is not None and a.requires_grad for a in (x, residual, per_layer_input)] + [w.requires_grad for w in weights]
+
+
+def _differentiate(ctx, dy):
+    x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
+    made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.threads,
+                                         ctx.wanted, False)
+    of = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)]
+    return of[0], None, of[1], of[2], of[3:], None, None, None
+
+
+_ffn.register_autograd(_differentiate, setup_context=_setup)
+
+
+class _SparseFFN(torch.autograd.Function):
+    """The same with sparse gradients of tables, which torch.compile does not trace."""
+
+    @staticmethod
+    def forward(ctx, x, token_ids, residual, per_layer_input, composition, names, threads, *weights):
+        y = torch.ops.tiffin.ffn(x, token_ids, residual, per_layer_input, list(weights), composition, names, threads)
+        _setup(ctx, (x, token_ids, residual, per_layer_input, weights, composition, names, threads), y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
+        made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names,
+                                             ctx.threads, ctx.wanted, True)
+        of, tables = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)], _tables(ctx.composition, ctx.names)
+        for i, (name, w) in enumerate(zip(ctx.names.split(), weights), 3):
+            if of[i] is not None and name in tables:
+                of[i] = torch.sparse_coo_tensor(token_ids.long()[None], of[i], w.shape, check_invariants=False).coalesce()
+        return of[0], None, of[1], of[2], None, None, None, *of[3:]
+
+
+class FFN(nn.Module):
+    """A composition (docs/layers.md) with parameters of its own: y = block(x, ...).
+
+    Sizes: d_model, d_ff, vocab, experts, rank, inner, choices, outputs, heads: those that the composition has.
+    layers: of the whole model, for DeepNorm; seed, scale: see Composition.initial. threads: None: torch.get_num_threads().
+    sparse: gradients of tables are sparse tensors, as optimizers of embeddings want them; torch.compile needs False.
+
+    Parameters have the composition's names, so state_dict() is what tiffin.Layer and layer files take:
+        tiffin.Layer(block.composition.text, {n: p.numpy() for n, p in block.state_dict().items()})
+    Shapes: x, residual (..., d_model), token_ids (...), per_layer_input (..., width); y as x. All of one dtype, float32
+    or float64, on the CPU.
+    """
+
+    def __init__(self, composition, *, layers=1, seed=0, scale=1.0, threads=None, sparse=False, dtype=torch.float32, **sizes):
+        super().__init__()
+        self.composition = Composition(composition)
+        self.sizes, self.threads, self.sparse = dict(sizes), threads, sparse
+        needs = {n: need for n, need in self.composition.needs(**sizes).items() if not need.optional}
+        initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **sizes)
+        self._names = list(needs)
+        for name, need in needs.items():
+            owner, leaf = self._owner(name)
+            if need.integers:  # a map of experts: token ids to experts, in turns
+                experts = sizes.get("experts", 1)
+                owner.register_buffer(leaf, (torch.arange(math.prod(need.shape)) % experts).to(torch.int32).reshape(need.shape))
+            else:
+                owner.register_parameter(leaf, nn.Parameter(torch.from_numpy(initial[name]).to(dtype)))
+
+    def _owner(self, name):
+        *path, leaf = name.split(".")
+        at = self
+        for part in path:
+            if part not in at._modules:
+                at.add_module(part, nn.Module())
+            at = at._modules[part]
+        return at, leaf
+
+    def weights(self):
+        """The tensors, in the order of the composition's text."""
+        found = []
+        for name in self._names:
+            owner, leaf = self._owner(name)
+            found.append(getattr(owner, leaf))
+        return found
+
+    def extra_repr(self):
+        return ", ".join([self.composition.text, *(f"{n}={v}" for n, v in self.sizes.items())])
+
+    def forward(self, x, token_ids=None, residual=None, per_layer_input=None):
+        shape = x.shape
+        rows = lambda a: None if a is None else a.reshape(-1, a.shape[-1])
+        ids = None if token_ids is None else token_ids.reshape(-1)
+        threads = torch.get_num_threads() if self.threads is None else self.threads
+        weights, inputs = self.weights(), (rows(x), ids, rows(residual), rows(per_layer_input))
+        text = self.composition.text
+        if self.sparse:
+            y = _SparseFFN.apply(*inputs, text, " ".join(self._names), threads, *weights)
+        else:
+            y = torch.ops.tiffin.ffn(*inputs, weights, text, " ".join(self._names), threads)
+        return y.reshape(shape)
+
+
+class RowAdamW(torch.optim.Optimizer):
+    """AdamW that steps only the rows of a sparse gradient; dense gradients as torch.optim.AdamW.
+
+    m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, each row with a step count t of its own;
+    row -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay row).
+    rowwise: one second moment per row, of the mean of g^2 (FBGEMM's partial row-wise Adam).
+    count_rows: False: t counts the steps of the table, as FBGEMM and torch.optim.SparseAdam count.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, rowwise=False, count_rows=True):
+        for name, value, holds in (("lr", lr, lr >= 0), ("beta1", betas[0], 0 <= betas[0] < 1), ("beta2", betas[1], 0 <= betas[1] < 1),
+                                   ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0)):
+            if not (math.isfinite(value) and holds):
+                raise ValueError(f"{name} is {value}")
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, rowwise=rowwise, count_rows=count_rows))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._step(p, group)
+        return loss
+
+    def _step(self, p, group):
+        (beta1, beta2), state = group["betas"], self.state[p]
+        if not state:
+            rows = (*p.shape[:-1], 1) if group["rowwise"] and p.dim() > 1 else p.shape
+            state["m"], state["v"] = torch.zeros_like(p), p.new_zeros(rows)
+            state["t"] = p.new_zeros((*p.shape[:1], *[1] * (p.dim() - 1)) if p.grad.is_sparse and group["count_rows"] else (), dtype=torch.float64)
+        m, v, t = state["m"], state["v"], state["t"]
+        if p.grad.is_sparse:
+            grad = p.grad.coalesce()
+            at, g = grad.indices()[0], grad.values()
+            rows, m_rows, v_rows = p[at], m[at], v[at]
+            t_rows = t[at] if t.dim() else t
+        else:
+            at, g, rows, m_rows, v_rows, t_rows = None, p.grad, p, m, v, t
+        square = g.square()
+        if v.shape != p.shape:
+            square = square.mean(-1, keepdim=True)
+        m_rows, v_rows, t_rows = beta1 * m_rows + (1 - beta1) * g, beta2 * v_rows + (1 - beta2) * square, t_rows + 1
+        by_m, by_v = (1 - beta1 ** t_rows).to(p.dtype), (1 - beta2 ** t_rows).to(p.dtype)
+        step = m_rows / by_m / ((v_rows / by_v).sqrt() + group["eps"]) + group["weight_decay"] * rows
+        if at is None:
+            p.add_(step, alpha=-group["lr"])
+            state["m"], state["v"], state["t"] = m_rows, v_rows, t_rows
+        else:
+            p[at] = rows - group["lr"] * step
+            m[at], v[at] = m_rows, v_rows
+            if t.dim():
+                t[at] = t_rows
+            else:
+                state["t"] = t_rows

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""tiffin.torch against torch's own formulas: forward, gradcheck in double, opcheck, torch.compile, sparse steps.
+
+    torch_test.py LIBRARY
+
+Without torch 2.4 or later: status 77.
+"""
+import sys
+
+from checks import done, expect, near, np, tiffin
+
+try:
+    import torch
+except (ImportError, OSError) as missing:
+    print(f"torch is not installed: {missing}")
+    sys.exit(77)
+if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 4):
+    print(f"torch is {torch.__version__}; 2.4 or later is wanted")
+    sys.exit(77)
+import tiffin.torch
+from torch.nn import functional as F
+
+torch.manual_seed(3)
+d, f, v, tokens = 16, 24, 30, 10
+ids = torch.randint(0, v, (2, tokens // 2))
+ids[0, 1] = ids[0, 0]
+
+
+def block_of(text, **options):
+    return tiffin.torch.FFN(text, d_model=d, d_ff=f, vocab=v, layers=3, seed=2, threads=2, **options)
+
+
+def by_torch(block, x, ids):
+    w = dict(block.named_parameters())
+    up = F.embedding(ids, w["stem_embed.weight"]) if "stem_embed.weight" in w else x @ w["up_proj.weight"].T
+    return (F.silu(x @ w["gate_proj.weight"].T) * up) @ w["down_proj.weight"].T
+
+
+for text in ("stem", "ffn(gate(silu), dense)"):
+    block = block_of(text)
+    expect(f"{text}: names", set(block.state_dict()) == {n for n, t in block.composition.needs(**block.sizes).items() if not t.optional})
+    x = torch.randn(2, tokens // 2, d, requires_grad=True)
+    weights = torch.randn(2, tokens // 2, d)
+    found, wanted = [], []
+    for run, to in ((lambda: block(x, token_ids=ids), found), (lambda: by_torch(block, x, ids), wanted)):
+        y = run()
+        (y * weights).sum().backward()
+        to += [y.detach(), x.grad, *(p.grad for p in block.parameters())]
+        x.grad = None
+        block.zero_grad()
+    for i, (a, b) in enumerate(zip(found, wanted)):
+        near(f"{text}: {i}", a, b, 1e-5)
+    # Two forwards before the first's backward; and a weight written in between is an error of torch's, as ever.
+    x2 = torch.randn(4, d, requires_grad=True)
+    ids2 = ids.reshape(-1)[:4]
+    y1, y2 = block(x, token_ids=ids), block(x2, token_ids=ids2)
+    (y1 * weights).sum().backward()
+    near(f"{text}: dx after another forward", x.grad, wanted[1], 1e-5)
+    y2.sum().backward()
+    expect(f"{text}: of the second", x2.grad is not None and bool(x2.grad.any()))
+    y = block(x2, token_ids=ids2)
+    with torch.no_grad():
+        next(block.parameters()).mul_(2)
+    try:
+        y.sum().backward()
+        expect(f"{text}: a weight that was written in between", False)
+    except RuntimeError as wrong:
+        expect(f"{text}: {wrong}", "modified by an inplace operation" in str(wrong))
+    near(f"{text}: the weights as they are now", block(x, token_ids=ids).detach(), by_torch(block, x, ids).detach(), 1e-5)
+    # As a layer, by the same names.
+    layer = tiffin.Layer(block.composition.text, {n: p.numpy() for n, p in block.state_dict().items()})
+    near(f"{text}: tiffin.Layer", layer(x.detach().reshape(-1, d).numpy(), **({"token_ids": ids.reshape(-1).numpy()} if layer.reads_token_ids else {})),
+         block(x, token_ids=ids).detach().reshape(-1, d), 1e-5)
+
+    exact = block_of(text, dtype=torch.float64)
+    small = torch.randn(3, d, dtype=torch.float64, requires_grad=True)
+    names = [n for n, _ in exact.named_parameters()]
+
+    def run(small, *parameters):
+        return torch.func.functional_call(exact, dict(zip(names, parameters)), (small,), {"token_ids": ids.reshape(-1)[:3]})
+
+    expect(f"{text}: gradcheck", torch.autograd.gradcheck(run, (small, *exact.parameters()), fast_mode=True))
+    arguments = (small, ids.reshape(-1)[:3], None, None, exact.weights(), exact.composition.text, " ".join(exact._names), 1)
+    checks = torch.library.opcheck(torch.ops.tiffin.ffn.default, arguments, raise_exception=False)
+    expect(f"{text}: opcheck {checks}", all(how == "SUCCESS" for how in checks.values()))
+
+    try:
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        x.grad = None
+        block.zero_grad()
+        (compiled(x, token_ids=ids) * weights).sum().backward()
+        made = [x.grad.clone(), *(p.grad.clone() for p in block.parameters())]
+        x.grad = None
+        block.zero_grad()
+        (block(x, token_ids=ids) * weights).sum().backward()
+        for i, (a, b) in enumerate(zip(made, [x.grad, *(p.grad for p in block.parameters())])):
+            expect(f"{text}: compiled, gradient {i}", torch.equal(a, b))
+    except Exception as wrong:
+        expect(f"{text}: torch.compile: {type(wrong).__name__}: {wrong}", False)
+
+# Sparse gradients are the dense ones; and steps of rows are what AdamW does to a table of those rows alone.
+dense, sparse = block_of("stem"), block_of("stem", sparse=True)
+x = torch.randn(2, tokens // 2, d)
+for block in (dense, sparse):
+    block(x, token_ids=ids).square().sum().backward()
+table = dict(sparse.named_parameters())["stem_embed.weight"]
+expect("sparse", table.grad.is_sparse and torch.equal(table.grad.to_dense(), dict(dense.named_parameters())["stem_embed.weight"].grad))
+expect("its ids", torch.equal(table.grad.coalesce().indices()[0], ids.unique()))
+for sparse_steps, reference in ((dict(weight_decay=0.1), torch.optim.AdamW), (dict(count_rows=False), torch.optim.SparseAdam)):
+    start, picked = torch.randn(v, f), torch.tensor([3, 7, 20])
+    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone() if reference is torch.optim.SparseAdam else start[picked].clone())
+    mine = tiffin.torch.RowAdamW([ours], lr=0.01, **sparse_steps)
+    other = reference([theirs], lr=0.01, **({"weight_decay": 0.1} if reference is torch.optim.AdamW else {}))
+    for _ in range(4):
+        g = torch.randn(3, f)
+        ours.grad = torch.sparse_coo_tensor(picked[None], g, (v, f), check_invariants=True)
+        theirs.grad = ours.grad.clone() if reference is torch.optim.SparseAdam else g
+        mine.step(), other.step()
+    rows = ours[picked] if reference is torch.optim.AdamW else ours
+    near(f"steps beside {reference.__name__}", rows.detach(), theirs.detach(), 1e-6)
+    untouched = torch.ones(v, dtype=bool)
+    untouched[picked] = False
+    expect("other rows are as they were", torch.equal(ours[untouched], start[untouched]))
+# Partial row-wise Adam, written out for one row.
+p = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
+step = tiffin.torch.RowAdamW([p], lr=0.1, rowwise=True)
+m, second, w = np.zeros(3), 0.0, np.ones(3)
+for t in range(1, 4):
+    g = np.array([0.5, -1, 2]) * t
+    p.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.from_numpy(g)[None], (2, 3), check_invariants=True)
+    step.step()
+    m, second = 0.9 * m + 0.1 * g, 0.999 * second + 0.001 * (g * g).mean()
+    w = w - 0.1 * m / (1 - 0.9 ** t) / ((second / (1 - 0.999 ** t)) ** 0.5 + 1e-8)
+near("row-wise", p[1].detach(), w, 1e-12)
+for wrong in (float("nan"), -1.0, float("inf")):
+    try:
+        tiffin.torch.RowAdamW([p], lr=wrong)
+        expect(f"lr {wrong}", False)
+    except ValueError as error:
+        expect(f"lr {wrong}: {error}", "lr" in str(error))
+
+# It learns: a table that is trained alone to map ids to rows.
+block = block_of("stem", sparse=True)
+optimizer = tiffin.torch.RowAdamW(block.parameters(), lr=0.02)
+goal = torch.randn(v, d)
+x, losses = torch.randn(v, d), []
+for _ in range(60):
+    optimizer.zero_grad()
+    loss = (block(x, token_ids=torch.arange(v)) - goal).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+expect(f"it learns: {losses[0]:.3f} to {losses[-1]:.3f}", losses[-1] < 0.5 * losses[0])
+done()
