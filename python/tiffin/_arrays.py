@@ -59,7 +59,7 @@ def array(name, a):
 
 def floats(name, a):
     """Rows as the library reads them: where they lie if they are dense, aligned float32; else a copy."""
-    given = array(name, a)
+    given = a if type(a) is np.ndarray else array(name, a)
     if given.dtype == np.float32 and given.flags.c_contiguous and given.flags.aligned:
         return given
     refuse(given.dtype.kind == "f", name, f"has dtype {given.dtype}; it must be float32, or floats to be rounded to it", "dtype")
@@ -145,7 +145,7 @@ def block_of(block):
 
 
 def address(a):
-    return None if a is None else a.ctypes.data
+    return None if a is None else a.__array_interface__["data"][0]  # less than half the time of a.ctypes.data
 
 
 def struct_of(kind, **values):

@@ -14,7 +14,8 @@ def executor(threads):
 
     Calls of several threads at once run on their callers alone, and so do those in a child of fork().
     """
-    threads = whole("threads", threads, 1, 2 ** 16 + 1)
+    if type(threads) is not int or not 1 <= threads <= 2 ** 16:
+        threads = whole("threads", threads, 1, 2 ** 16 + 1)
     if threads == 1:
         return None
     if threads not in _teams:

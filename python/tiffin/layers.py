@@ -5,8 +5,8 @@ import weakref
 
 import numpy as np
 
-from ._arrays import address, block_of, floats, ids_of, number_of, refuse, struct_of, tensors_of, text, whole
-from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Options, check, lib
+from ._arrays import address, block_of, floats, ids_of, number_of, struct_of, tensors_of, text, whole
+from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Error, Options, check, lib
 from ._threads import Aside, executor
 
 _PIECE = 512  # tokens of a workspace: a larger call runs in pieces
@@ -53,7 +53,8 @@ class Layer:
             told = PROGRESS(lambda _, done, of: tell(done, of)) if tell else PROGRESS()
             check(make(c.byref(struct_of(Options, progress=told, **numbers)), c.byref(made)))
 
-        self._at, self._keeps, self._workspaces = made, keeps, threading.local()
+        self._at, self._keeps = made, keeps
+        self._here = threading.local()  # of each thread that calls: its workspace, as of its last call
         weakref.finalize(self, lib.tiffin_layer_free, made).atexit = False  # NULL is none
         if progress is None:
             work(None)
@@ -104,25 +105,34 @@ class Layer:
         residual (tokens, d_model), per_layer_input (tokens, per_layer_input_width)."""
         x = _rows("x", x, self.d_model, None)
         tokens, threads = len(x), self.threads if threads is None else threads
-        ids = None if token_ids is None else ids_of(token_ids, tokens)
-        residual = None if residual is None else _rows("residual", residual, self.d_model, tokens)
-        beside = None if per_layer_input is None else _rows("per_layer_input", per_layer_input, self.per_layer_input_width, tokens)
-        run_on = executor(threads)
-        y, chosen = np.empty_like(x), np.zeros((tokens, self.choices), CHOICE) if routes else None
-        workspace = self._workspace(min(tokens, _PIECE), int(threads))
-        check(lib.tiffin_layer_run(self._at, c.byref(struct_of(
-            Call, tokens=tokens, x=address(x), token_ids=address(ids), residual=address(residual), per_layer_input=address(beside),
-            y=address(y), routes=address(chosen) if self.choices else None, workspace=address(workspace), workspace_bytes=workspace.size,
-            executor=run_on))))
+        call, here = struct_of(Call), self._here
+        call.executor = executor(threads)
+        size = (tokens if tokens < _PIECE else _PIECE), threads
+        if here.__dict__.get("size") != size:
+            bytes_wanted = lib.tiffin_layer_workspace_bytes(self._at, max(1, size[0]), int(threads))
+            here.workspace = bytearray(bytes_wanted)
+            here.at = c.addressof((c.c_char * bytes_wanted).from_buffer(here.workspace)) if bytes_wanted else None
+            here.size = size
+        call.workspace, call.workspace_bytes = here.at, len(here.workspace)
+        y = np.empty_like(x)
+        call.tokens, call.x, call.y = tokens, address(x), address(y)
+        if token_ids is not None:
+            token_ids = ids_of(token_ids, tokens)
+            call.token_ids = address(token_ids)
+        if residual is not None:
+            residual = _rows("residual", residual, self.d_model, tokens)
+            call.residual = address(residual)
+        if per_layer_input is not None:
+            per_layer_input = _rows("per_layer_input", per_layer_input, self.per_layer_input_width, tokens)
+            call.per_layer_input = address(per_layer_input)
+        chosen = None
+        if routes:
+            chosen = np.zeros((tokens, self.choices), CHOICE)
+            call.routes = address(chosen) if self.choices else None
+        error = lib.tiffin_layer_run(self._at, c.byref(call))
+        if error:
+            check(error)
         return (y, chosen) if routes else y
-
-    def _workspace(self, tokens, threads):
-        """This thread's workspace, as large as its largest call took."""
-        wanted = lib.tiffin_layer_workspace_bytes(self._at, max(1, tokens), threads)
-        held = getattr(self._workspaces, "held", None)
-        if held is None or held.size < wanted:
-            held = self._workspaces.held = np.empty(wanted, np.uint8)
-        return held
 
 
 def load_layer(path, **options):
@@ -172,6 +182,6 @@ def open_model(path):
 
 def _rows(name, a, width, tokens):
     a = floats(name, a)
-    refuse(a.ndim == 2 and a.shape[1] == width and (tokens is None or len(a) == tokens), name,
-           f"has shape {a.shape}; it must be ({'tokens' if tokens is None else tokens}, {width})", "size")
-    return a
+    if a.ndim == 2 and a.shape[1] == width and (tokens is None or len(a) == tokens):
+        return a
+    raise Error(f"{name}: has shape {a.shape}; it must be ({'tokens' if tokens is None else tokens}, {width})", "size", name)
