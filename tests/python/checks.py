@@ -1,6 +1,6 @@
-"""What the tests of the package share: the library that the first argument names, and what is expected of it.
+"""What the tests of the package share: which package and library they test, and what is expected of them.
 
-Without numpy: status 77.
+With a library as first argument: this clone's package over it. Without: the installed package. Without numpy: status 77.
 """
 import os
 import sys
@@ -12,8 +12,8 @@ except ImportError:
     print("numpy is not installed")
     sys.exit(77)
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "python")]
 if len(sys.argv) > 1:
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "python")]
     os.environ["TIFFIN_LIBRARY"] = sys.argv[1]
 import tiffin
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tiffin.Composition: needs, starting values and costs, against formulas written here.
 
-    compositions_test.py LIBRARY
+    compositions_test.py [LIBRARY]
 """
 import pickle
 

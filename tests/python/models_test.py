@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tiffin.open_model, load_layer and Layer against numpy in double: what has files, routes and inputs beside x.
 
-    models_test.py LIBRARY
+    models_test.py [LIBRARY]
 
 Without numpy: status 77.
 """
@@ -12,39 +12,16 @@ import tempfile
 import threading
 from pathlib import Path
 
-try:
-    import numpy as np
-except ImportError:
-    print("numpy is not installed")
-    sys.exit(77)
+from checks import done, expect, np, refused, tiffin
 
 here = Path(__file__).resolve().parent
-sys.path[:0] = [str(here.parent / "io"), str(here.parents[1] / "python")]
-os.environ["TIFFIN_LIBRARY"] = sys.argv[1]
-os.environ["PYTHONPATH"] = str(here.parents[1] / "python")  # of the example
-import tiffin
+sys.path[:0] = [str(here.parent / "io")]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(tiffin.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])  # of the example
 from gguf_files import file_of as gguf_of
 from gguf_files import noise, numbers
 from run_layer_files import file_of as safetensors_of
 
 rng = np.random.default_rng(7)
-failed = 0
-
-
-def expect(what, holds):
-    global failed
-    failed += not holds
-    if not holds:
-        print("FAILED:", what)
-
-
-def refused(what, code, says, work):
-    try:
-        work()
-    except tiffin.Error as error:
-        expect(f"{what}: {error.code}: {error}", error.code == code and says in str(error))
-    else:
-        expect(f"{what}: not refused", False)
 
 
 def close(what, got, want, bound):
@@ -186,5 +163,4 @@ mixture()
 inputs_beside_x()
 refused("dtype", "dtype", "up_proj", lambda: tiffin.Layer({"block": "mlp"}, {"up_proj.weight": np.zeros((3, 2), np.float64)}))
 refused("shape of x", "size", "(3, 2)", lambda: tiffin.Layer({"block": "glu"}, glu_weights())(np.zeros((3, 2), np.float32)))
-print(f"{failed} failed")
-sys.exit(1 if failed else 0)
+done()

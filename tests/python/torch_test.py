@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tiffin.torch against torch's own formulas: forward, gradcheck in double, opcheck, torch.compile, sparse steps.
 
-    torch_test.py LIBRARY
+    torch_test.py [LIBRARY]
 
 Without torch 2.4 or later: status 77.
 """

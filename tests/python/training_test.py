@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tiffin.Training: gradients in double against differences of its own forward, in f32 against those in double.
 
-    training_test.py LIBRARY
+    training_test.py [LIBRARY]
 """
 import gc
 
