@@ -25,12 +25,13 @@ foreach(backend IN ITEMS simd eigen reference)
                         CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   list(APPEND backends $<TARGET_OBJECTS:tiffin_c_${backend}>)
 endforeach()
-add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${folder}/c_composition.cpp ${folder}/c_training.cpp ${backends})
+add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${folder}/c_composition.cpp ${folder}/c_training.cpp
+                            ${folder}/c_rows.cpp ${backends})
 add_library(tiffin::c ALIAS tiffin_c)
 target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_engines>
                                        $<BUILD_INTERFACE:Threads::Threads>)
 target_sources(tiffin_c PUBLIC FILE_SET HEADERS BASE_DIRS include FILES include/tiffin/tiffin.h
-                                                                 include/tiffin/tiffin_training.h)
+                                                                 include/tiffin/tiffin_training.h include/tiffin/tiffin_rows.h)
 # A version of 0.x promises nothing to the next minor one.
 set_target_properties(tiffin_c PROPERTIES
                       OUTPUT_NAME tiffin EXPORT_NAME c VERSION ${PROJECT_VERSION}

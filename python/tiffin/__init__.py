@@ -11,6 +11,7 @@
     tiffin.open_model("model.gguf").layer(0)                              # the FFN of a published model
     tiffin.load_layer("layer.safetensors")
     tiffin.Training(stem.text, weights)                                   # forward, backward, gradients
+    tiffin.Rows.open("table.safetensors", "table")                        # rows of a table larger than memory
 
 What cannot be read as what it is called is a tiffin.Error: nothing is cast that would lose a part of a number but the
 rounding of floats to float32, and no memory is read that an array does not have. A call releases the interpreter's lock.
@@ -22,7 +23,8 @@ from ._arrays import BLOCKS
 from ._library import BACKENDS, DTYPES, Error
 from .compositions import Composition, Cost, Needed
 from .layers import Layer, Model, load_layer, open_model
+from .rows import Counts, Rows
 from .training import RowGradients, Training
 
-__all__ = ["BACKENDS", "BLOCKS", "DTYPES", "Composition", "Cost", "Error", "Layer", "Model", "Needed", "RowGradients", "Training",
-           "load_layer", "open_model"]
+__all__ = ["BACKENDS", "BLOCKS", "DTYPES", "Composition", "Cost", "Counts", "Error", "Layer", "Model", "Needed", "RowGradients", "Rows",
+           "Training", "load_layer", "open_model"]

@@ -70,15 +70,19 @@ def floats(name, a):
     return rows
 
 
-def ids_of(a, tokens):
-    given = array("token_ids", a)
+def ids_of(a, tokens=None, name="token_ids"):
+    """Ids as int32, `tokens` of them; None: any number."""
+    given = array(name, a)
     if given.size == 0 and not isinstance(a, np.ndarray):
         given = given.astype(np.int32)  # numpy takes an empty list for floats
-    refuse(given.dtype.kind in "iu", "token_ids", f"have dtype {given.dtype}; they must be whole numbers", "dtype")
-    refuse(given.shape == (tokens,), "token_ids", f"have shape {given.shape}; x has {tokens} tokens", "size")
+    refuse(given.dtype.kind in "iu", name, f"have dtype {given.dtype}; they must be whole numbers", "dtype")
+    if tokens is None:
+        refuse(given.ndim == 1, name, f"have shape {given.shape}; they must have one axis", "size")
+    else:
+        refuse(given.shape == (tokens,), name, f"have shape {given.shape}; x has {tokens} tokens", "size")
     if given.dtype.itemsize >= 4 and given.size and not (-2 ** 31 <= given.min() and given.max() < 2 ** 31):
         i = np.flatnonzero((given < -2 ** 31) | (given >= 2 ** 31))[0]
-        raise Error(f"token_ids: token_ids[{i}] = {given[i]}, which no table has", "token_id", "token_ids")
+        raise Error(f"{name}: {name}[{i}] = {given[i]}, which no table has", "token_id", name)
     return np.require(given, np.int32, ["C", "A"])
 
 

@@ -54,6 +54,11 @@ BackwardCall = _struct("BackwardCall", ("struct_size", _size), ("dy", _pointer),
 GradientStruct = _struct("GradientStruct", ("name", _text), ("rank", _size), ("shape", _size * 4), ("data", _pointer), ("slots", _size),
                          ("read", _pointer))
 
+# tiffin/tiffin_rows.h
+RowsOptions = _struct("RowsOptions", ("struct_size", _size), ("direct", _int), ("cache_rows", _size), ("cache_bytes", _size))
+RowsShape = _struct("RowsShape", ("struct_size", _size), ("rows", _size), ("width", _size), ("type", _int), ("row_bytes", _size))
+RowsCounts = _struct("RowsCounts", ("struct_size", _size), ("hits", c.c_uint64), ("misses", c.c_uint64), ("bytes_read", c.c_uint64))
+
 
 class Error(Exception):
     """What the library refuses: a sentence, `code` such as "unused_tensor", and `where`, the tensor, path or argument."""
@@ -92,7 +97,10 @@ def _load():
             ("composition_free", None, (p,)),
             ("training_make", p, (p, n, p, n, p, p)), ("training_free", None, (p,)), ("training_needs", p, (p, p)),
             ("training_forward", p, (p, p)), ("training_backward", p, (p, p)), ("training_gradient", i, (p, n, p)),
-            ("training_ids", n, (p, p, p)), ("training_clear", None, (p,))):
+            ("training_ids", n, (p, p, p)), ("training_clear", None, (p,)),
+            ("rows_open", p, (t, t, p, p)), ("rows_free", None, (p,)), ("rows_describe", p, (p, p)), ("rows_gather", p, (p, p, n, p)),
+            ("rows_read", p, (p, p, n, p)), ("rows_count", p, (p, p)), ("rows_replace", p, (p, _int, _int)),
+            ("rows_add_mean", p, (p, p, n, p)), ("rows_undo", i, (p,))):
         function = getattr(library, "tiffin_" + name)
         function.restype, function.argtypes = result, arguments
     version = library.tiffin_version()

@@ -1,0 +1,177 @@
+// The C interface: rows of tables in files (tiffin/tiffin_rows.h).
+#include <tiffin/tiffin_rows.h>
+
+#include <tiffin/io/gguf.hpp>
+#include <tiffin/io/gguf_tensors.hpp>
+#include <tiffin/io/table_file.hpp>
+#include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/direct_file.hpp>
+#include <tiffin/table/edits.hpp>
+#include <tiffin/table/mapped_file.hpp>
+
+#include "c_common.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+struct tiffin_rows {
+    std::variant<std::monostate, tiffin::mapped_file, tiffin::direct_file<>> file;
+    tiffin::row_store_ref store;  // the file, or the cache of it
+    std::optional<tiffin::cached_rows<tiffin::row_store_ref>> cache;
+    std::optional<tiffin::edited_rows<tiffin::row_store_ref>> edited;
+    tiffin::row_store_ref cached;
+};
+
+namespace {
+
+using namespace tiffin::c_detail;
+using tiffin::errc;
+using tiffin::failure;
+using tiffin::result;
+
+result<tiffin::table_location> find(const std::filesystem::path& path, const std::string& tensor) {
+    if (path.extension() != ".gguf") return tiffin::io::find_table(path, tensor);
+    auto file = tiffin::io::gguf_file::open(path);
+    if (!file) return file.failure();
+    std::vector<tiffin::io::gguf_file> files;
+    files.push_back(*std::move(file));
+    return tiffin::io::detail::gguf_tensors(files).table(tensor);
+}
+
+// Opens the file of type File in place, as what refers to it must not move.
+template <class File>
+tiffin::status open(const tiffin::table_location& table, tiffin_rows& to) {
+    auto opened = File::open(table);
+    if (!opened) return opened.failure();
+    to.store = tiffin::row_store_ref(to.file.emplace<File>(*std::move(opened)));
+    return {};
+}
+
+std::span<const std::int32_t> span_of(const int32_t* ids, std::size_t count) {
+    return {ids, count};
+}
+
+// What is NULL of a call with ids, or none.
+const char* null_of(const void* rows, const int32_t* ids, std::size_t count, const void* to) {
+    if (rows == nullptr) return "rows";
+    if (count > 0 && ids == nullptr) return "ids";
+    return count > 0 && to == nullptr ? "to" : nullptr;
+}
+
+template <class Struct>
+std::optional<refusal> unknown_size(const Struct* given, const char* name) {
+    if (given == nullptr) return is_null(name);
+    if (given->struct_size == sizeof(Struct)) return {};
+    return bad_argument(name, "has struct_size ", given->struct_size, "; this library knows ",
+                        sizeof(Struct));
+}
+
+}  // namespace
+
+tiffin_error* tiffin_rows_open(const char* path, const char* tensor, const tiffin_rows_options* options,
+                               tiffin_rows** rows) {
+    return guarded([&]() -> tiffin_error* {
+        if (path == nullptr) return error_of(is_null("path"));
+        if (tensor == nullptr || rows == nullptr)
+            return error_of(is_null(tensor == nullptr ? "tensor" : "rows"));
+        tiffin_rows_options how{};
+        if (options != nullptr) {
+            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
+            how = *options;
+        }
+        const auto table = find(path, tensor);
+        if (!table) return error_of(because(table.failure()));
+        auto made = std::make_unique<tiffin_rows>();
+        const tiffin::status opened = how.direct != 0 ? open<tiffin::direct_file<>>(*table, *made)
+                                                      : open<tiffin::mapped_file>(*table, *made);
+        if (!opened) return error_of(because(opened.failure()));
+        made->cached = made->store;
+        if (how.cache_rows != 0 || how.cache_bytes != 0)
+            made->cached = tiffin::row_store_ref(
+                made->cache.emplace(made->store, tiffin::cache_limit{how.cache_rows, how.cache_bytes}));
+        made->edited.emplace(made->cached);
+        *rows = made.release();
+        return nullptr;
+    });
+}
+void tiffin_rows_free(tiffin_rows* rows) {
+    delete rows;
+}
+
+tiffin_error* tiffin_rows_describe(const tiffin_rows* rows, tiffin_rows_shape* shape) {
+    return guarded([&]() -> tiffin_error* {
+        if (rows == nullptr) return error_of(is_null("rows"));
+        if (const auto wrong = unknown_size(shape, "shape")) return error_of(*wrong);
+        const tiffin::table_shape held = rows->edited->shape();
+        *shape = {sizeof(tiffin_rows_shape), held.rows, held.width, static_cast<tiffin_dtype>(held.type) + 1,
+                  held.row_bytes()};
+        return nullptr;
+    });
+}
+tiffin_error* tiffin_rows_read(const tiffin_rows* rows, const int32_t* ids, size_t count, void* to) {
+    return guarded([&]() -> tiffin_error* {
+        if (const char* const name = null_of(rows, ids, count, to)) return error_of(is_null(name));
+        if (const tiffin::status s = check_ids(span_of(ids, count), rows->edited->shape()); !s)
+            return error_of(because(s.failure()));
+        const tiffin::status done = rows->edited->read(span_of(ids, count), static_cast<std::byte*>(to));
+        return done ? nullptr : error_of(because(done.failure()));
+    });
+}
+tiffin_error* tiffin_rows_gather(const tiffin_rows* rows, const int32_t* ids, size_t count, float* to) {
+    return guarded([&]() -> tiffin_error* {
+        if (const char* const name = null_of(rows, ids, count, to)) return error_of(is_null(name));
+        const tiffin::table_shape shape = rows->edited->shape();
+        if (const tiffin::status s = check_ids(span_of(ids, count), shape); !s)
+            return error_of(because(s.failure()));
+        // In pieces, so that a call takes a bounded amount of memory.
+        constexpr std::size_t most = 1024;
+        std::vector<std::byte> stored(std::min(count, most) * shape.row_bytes());
+        for (std::size_t first = 0; first < count; first += most) {
+            const auto piece = span_of(ids + first, std::min(most, count - first));
+            if (const tiffin::status s = rows->edited->read(piece, stored.data()); !s)
+                return error_of(because(s.failure()));
+            for (std::size_t i = 0; i < piece.size(); ++i)
+                decode_row(shape, stored.data() + i * shape.row_bytes(), to + (first + i) * shape.width);
+        }
+        return nullptr;
+    });
+}
+tiffin_error* tiffin_rows_count(const tiffin_rows* rows, tiffin_rows_counts* counts) {
+    return guarded([&]() -> tiffin_error* {
+        if (rows == nullptr) return error_of(is_null("rows"));
+        if (const auto wrong = unknown_size(counts, "counts")) return error_of(*wrong);
+        const tiffin::cache_counts held = rows->cache ? rows->cache->counts() : tiffin::cache_counts{};
+        *counts = {sizeof(tiffin_rows_counts), held.hits, held.misses, held.bytes_read};
+        return nullptr;
+    });
+}
+
+tiffin_error* tiffin_rows_replace(tiffin_rows* rows, int32_t id, int32_t by) {
+    return guarded([&]() -> tiffin_error* {
+        if (rows == nullptr) return error_of(is_null("rows"));
+        const tiffin::status done = rows->edited->replace(id, by);
+        return done ? nullptr : error_of(because(done.failure()));
+    });
+}
+tiffin_error* tiffin_rows_add_mean(tiffin_rows* rows, const int32_t* ids, size_t count, int32_t* id) {
+    return guarded([&]() -> tiffin_error* {
+        if (const char* const name = null_of(rows, ids, count, id)) return error_of(is_null(name));
+        if (id == nullptr) return error_of(is_null("id"));
+        const auto made = rows->edited->add_mean(span_of(ids, count));
+        if (!made) return error_of(because(made.failure()));
+        *id = *made;
+        return nullptr;
+    });
+}
+int tiffin_rows_undo(tiffin_rows* rows) {
+    return rows != nullptr && rows->edited->undo() ? 1 : 0;
+}

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""tiffin.Rows against the arrays that were written: gathered, cached, prefetched, edited, by several threads.
+
+    rows_test.py [LIBRARY]
+"""
+import json
+import pickle
+import resource
+import struct
+import tempfile
+import threading
+from pathlib import Path
+
+from checks import done, expect, np, refused, tiffin
+
+rng = np.random.default_rng(5)
+
+
+def write(path, tensors):
+    """A safetensors file of float32, float16 or int32 arrays."""
+    names, header, at = {"float32": "F32", "float16": "F16", "int32": "I32"}, {}, 0
+    for name, a in tensors.items():
+        header[name] = {"dtype": names[str(a.dtype)], "shape": a.shape, "data_offsets": [at, at + a.nbytes]}
+        at += a.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(a.tobytes() for a in tensors.values()))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path, n, width = Path(folder) / "tables.safetensors", 5000, 37
+    table, half, pool = rng.normal(size=(n, width)).astype(np.float32), rng.normal(size=(20, 8)).astype(np.float16), rng.normal(size=(3, 5, 4)).astype(np.float32)
+    write(path, {"table": table, "half": half, "pool": pool, "ids": np.arange(6, dtype=np.int32).reshape(2, 3), "vector": table[0]})
+    for options in ({}, {"direct": True}, {"cache_rows": 50}, {"cache_bytes": 40000}, {"direct": True, "cache_rows": 700}):
+        with tiffin.Rows.open(path, "table", **options) as rows:
+            expect(f"{options}: shape", (len(rows), rows.width, rows.format, rows.row_bytes) == (n, width, "f32", 4 * width))
+            for _ in range(3):
+                ids = rng.integers(0, n, 3000)
+                expect(f"{options}: rows", (rows.gather(ids) == table[ids]).all())
+                expect(f"{options}: as stored", (rows.read(ids[:9]).view(np.float32) == table[ids[:9]]).all())
+            expect(f"{options}: none", rows.gather([]).shape == (0, width))
+            counts, cached = rows.counts, "cache_rows" in options or "cache_bytes" in options
+            expect(f"{options}: {counts}", (counts.misses > 0 and counts.bytes_read == counts.misses * 4 * width) == cached)
+            for wrong in ([n], [-1], [0, n], [2 ** 40]):
+                refused(f"ids {wrong}", "token_id", "ids", lambda: rows.gather(wrong))
+                refused(f"prefetched ids {wrong}", "token_id", "ids", lambda: rows.prefetch(wrong))
+            refused("floats", "dtype", "ids", lambda: rows.gather([1.5]))
+            refused("two axes", "size", "ids", lambda: rows.gather([[1]]))
+        for work in (lambda: rows.gather([0]), lambda: len(rows), lambda: rows.counts, lambda: rows.replace(0, 1), lambda: rows.prefetch([1])):
+            refused("closed", "empty", "closed", work)
+        rows.close()  # again
+
+    with tiffin.Rows.open(path, "table", cache_rows=n) as rows:
+        ahead = rng.permutation(n)[:2000]
+        rows.prefetch(ahead)
+        rows.wait()
+        before = rows.counts
+        expect("prefetched", (rows.gather(ahead) == table[ahead]).all() and before.misses == 2000)
+        expect(f"only hits: {rows.counts}", rows.counts.misses == before.misses and rows.counts.hits == before.hits + 2000)
+        with rows.edited({3: 7, 4: 8}):
+            expect("edited", (rows.gather([3, 4, 5]) == table[[7, 8, 5]]).all())
+            with rows.edited({3: 9}):
+                expect("edited twice", (rows.gather([3]) == table[9]).all())
+            expect("the inner edit undone", (rows.gather([3]) == table[7]).all())
+        expect("undone", (rows.gather([3, 4]) == table[[3, 4]]).all() and not rows.undo())
+        mean = rows.add_mean([1, 2, 6])
+        wanted = table[[1, 2, 6]].astype(np.float64).mean(0).astype(np.float32)
+        expect("a mean", mean == n and len(rows) == n + 1 and (rows.gather([mean])[0] == wanted).all())
+        refused("a mean of none", "option", "ids", lambda: rows.add_mean([]))
+        refused("beyond", "token_id", "ids", lambda: rows.replace(0, n + 1))
+        try:
+            with rows.edited({0: 1, 2: n + 5}):
+                expect("an edit that fails", False)
+        except tiffin.Error:
+            expect("its first replacement is undone", (rows.gather([0]) == table[0]).all())
+        again = pickle.loads(pickle.dumps(rows))
+        expect("pickled", (again.gather([5]) == table[5]).all() and len(again) == n)
+
+        good = []
+        def often(seed):
+            own = np.random.default_rng(seed)
+            good.append(all((rows.gather(ids) == table[ids]).all() for ids in (own.integers(0, n, 500) for _ in range(20))))
+        callers = [threading.Thread(target=often, args=(i,)) for i in range(4)]
+        [t.start() for t in callers], [t.join() for t in callers]
+        expect("four threads", good == [True] * 4)
+
+    expect("f16", (tiffin.Rows.open(path, "half").gather([3, 3]) == half[3].astype(np.float32)).all())
+    expect("a pool", (tiffin.Rows.open(path, "pool").gather([7]) == pool[1, 2]).all())
+    refused("no such tensor", "missing_tensor", "none", lambda: tiffin.Rows.open(path, "none"))
+    refused("integers", "dtype", "ids", lambda: tiffin.Rows.open(path, "ids"))
+    refused("a vector", "shape", "vector", lambda: tiffin.Rows.open(path, "vector"))
+    refused("no such file", "file", "none", lambda: tiffin.Rows.open(Path(folder) / "none", "table"))
+    refused("no GGUF file", "file", "x.gguf", lambda: tiffin.Rows.open(Path(folder) / "x.gguf", "table"))
+    refused("a zero byte", "argument", "zero byte", lambda: tiffin.Rows.open(path, "table\0"))
+    for wrong in (-1, 1.5, True, "many"):
+        refused(f"cache_rows {wrong}", "option", "cache_rows", lambda: tiffin.Rows.open(path, "table", cache_rows=wrong))
+
+    # A million gathered rows, and handles opened and left: no memory is lost.
+    rows, ids = tiffin.Rows.open(path, "table", cache_rows=500), rng.integers(0, n, 10000)
+    rows.gather(ids)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(100):
+        rows.gather(ids)
+    for _ in range(300):
+        tiffin.Rows.open(path, "table", cache_rows=100)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    expect(f"memory grew by {grown} KiB", grown < 4096)
+done()
