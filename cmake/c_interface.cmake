@@ -44,9 +44,6 @@ target_link_options(tiffin_c PRIVATE LINKER:--version-script=${folder}/c_interfa
 set_source_files_properties(${folder}/c_eigen.cpp ${folder}/c_reference.cpp PROPERTIES
                             COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-O1>")
 
-# In the Python package (pyproject.toml) it lies beside the modules, which load it by this name.
-option(TIFFIN_PYTHON "Install tiffin::c as part of the Python package" OFF)
-if(TIFFIN_PYTHON)
+if(TIFFIN_PYTHON_PACKAGE)
   target_link_options(tiffin_c PRIVATE -static-libstdc++ -static-libgcc LINKER:--strip-all)
-  install(FILES $<TARGET_FILE:tiffin_c> DESTINATION tiffin RENAME libtiffin.so COMPONENT python)
 endif()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from . import _levels
+
 BACKENDS = {"simd": 0, "eigen": 1, "reference": 2}
 DTYPES = {name: i for i, name in enumerate(
     "as_stored f32 f16 bf16 i32 i64 u8 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f64 "
@@ -73,8 +75,7 @@ class Error(Exception):
 
 def _path():
     """The library that TIFFIN_LIBRARY names, else the package's own, else the installed one."""
-    own = Path(__file__).with_name("libtiffin.so")
-    return os.environ.get("TIFFIN_LIBRARY") or (str(own) if own.exists() else ctypes.util.find_library("tiffin"))
+    return os.environ.get("TIFFIN_LIBRARY") or _levels.library(Path(__file__).parent) or ctypes.util.find_library("tiffin")
 
 
 def _load():
