@@ -21,7 +21,7 @@ from torch import nn
 from .compositions import Composition
 from .training import RowGradients, Training
 
-__all__ = ["FFN", "RowAdamW"]
+__all__ = ["FFN", "RowAdamW", "replace", "save_side_file"]
 
 _NUMBERS = {torch.float32: "f32", torch.float64: "f64"}
 _KEPT = 64  # trainings that are kept for calls to come
@@ -244,6 +244,103 @@ class FFN(nn.Module):
         else:
             y = torch.ops.tiffin.ffn(*inputs, weights, text, " ".join(self._names), threads)
         return y.reshape(shape)
+
+
+class _Inputs:
+    """What the FFNs of one forward of a model read beside x."""
+    token_ids = None
+
+
+class _InModel(FFN):
+    """A composition in the place of a model's FFN."""
+
+    def __init__(self, composition, mlp, layer, shared, tables, **options):
+        super().__init__(composition, scale=tables, **options)
+        reads = {name for name, need in self.composition.needs(**self.sizes).items() if need.rows}
+        # A modulator's scale of 0 leaves the model as it was; with tables of 0 beside it neither would ever learn.
+        factor = 1.0 if any(name.rpartition(".")[2] == "scale" for name in self._names) else tables
+        self._shared, self._inputs, self._residual = {}, shared, None
+        held = dict(mlp.named_parameters())
+        for name in self._names:
+            owner, leaf = self._owner(name)
+            *_, kind = name.rpartition(".")[0].split(".")
+            theirs = held.get(f"{kind}.{leaf}")
+            if theirs is not None and theirs.shape == getattr(owner, leaf).shape:
+                owner.register_parameter(leaf, theirs)
+                self._shared[name] = f"{kind}.{leaf}"
+            elif name in reads:
+                with torch.no_grad():
+                    getattr(owner, leaf).mul_(factor)
+        # The text has the word where a part reads the residual stream.
+        self._reads_residual = "residual" in self.composition.text
+        layer.post_attention_layernorm.register_forward_pre_hook(self._note_residual)
+
+    def _note_residual(self, _, given):
+        self._residual = given[0]
+
+    def forward(self, x):
+        ids = self._inputs.token_ids
+        if ids is None or ids.shape != x.shape[:-1]:
+            raise RuntimeError(f"tiffin.torch.replace: the model was called with input_ids of shape {None if ids is None else tuple(ids.shape)} "
+                               f"and has x of shape {tuple(x.shape)}; its FFN reads token ids: call it with input_ids")
+        return super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None)
+
+
+def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False, threads=None, **sizes):
+    """Puts a composition in the place of the FFNs of a Hugging Face model whose layers are as Llama's, and returns the new modules.
+
+        blocks = tiffin.torch.replace(model, "ffn(gate(silu), sum(dense, token_embedding))", layers=range(24, 30))
+        optimizer = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad])
+        ...
+        tiffin.torch.save_side_file(model, "side.safetensors")
+
+    Tensors of the names and shapes of the model's (gate_proj.weight, up_proj.weight, down_proj.weight) are the model's own; the
+    composition's others are new. tables: a factor of the new tables' starting values, or of a modulator's scale where there is one:
+    with 0 a model to which tables or modulators are added starts as it was. freeze: nothing but the new tensors learns. Sizes beyond d_model, d_ff and vocab: see FFN.
+    The model runs in float32 on the CPU, and is called with input_ids.
+    """
+    config, inputs = model.config, _Inputs()
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
+
+    def note(_, args, kwargs):
+        inputs.token_ids = kwargs.get("input_ids", args[0] if args else None)
+
+    if freeze:
+        model.requires_grad_(False)
+    made = {}
+    for i in layers:
+        if not -len(decoder.layers) <= i < len(decoder.layers):
+            raise IndexError(f"layer {i}: the model has {len(decoder.layers)}")
+        layer = decoder.layers[i]
+        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, layers=config.num_hidden_layers, seed=i, sparse=sparse,
+                           threads=threads, d_model=config.hidden_size, d_ff=config.intermediate_size, vocab=config.vocab_size, **sizes)
+        layer.mlp = made[i]
+    decoder.register_forward_pre_hook(note, with_kwargs=True)
+    return list(made.values())
+
+
+def save_side_file(model, path):
+    """Writes the compositions that replace() put into a model as a side file (docs/models.md#side-files): the new tensors, and those of
+    the model that learned. The decoder and llama.cpp with tiffin's backend run it beside the model's GGUF file."""
+    from safetensors.torch import save_file
+    tensors, told = {}, {}
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
+    for i, layer in enumerate(decoder.layers):
+        block = layer.mlp
+        if not isinstance(block, _InModel):
+            continue
+        told[f"blk.{i}.composition"] = block.composition.text
+        state, kept = dict(zip(block._names, block.weights())), []
+        for name, tensor in state.items():
+            if block._shared.get(name) == name and not tensor.requires_grad:
+                kept.append(name.rpartition(".")[0])
+            else:
+                tensors[f"blk.{i}.{name}"] = tensor.detach().clone().contiguous()
+        if kept:
+            told[f"blk.{i}.weights"] = " ".join(kept)
+    if not told:
+        raise ValueError("save_side_file: the model has no layer that replace() put there")
+    save_file(tensors, path, metadata=told)
 
 
 class RowAdamW(torch.optim.Optimizer):

@@ -151,4 +151,59 @@ for _ in range(60):
     optimizer.step()
     losses.append(loss.item())
 expect(f"it learns: {losses[0]:.3f} to {losses[-1]:.3f}", losses[-1] < 0.5 * losses[0])
+
+# In a model: nothing changes where tables of 0 are added; what is new learns alone; and the side file has it.
+try:
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ImportError:
+    print("transformers is not installed: tiffin.torch.replace is not tested")
+    done()
+import os
+import tempfile
+
+from safetensors import safe_open
+
+config = LlamaConfig(vocab_size=v, hidden_size=d, intermediate_size=f, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2)
+for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.weight"}),
+                  ("retoken(ffn(gate(silu), dense))", {"modulators.weight", "scale"})):
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+    blocks = tiffin.torch.replace(model, text, layers=[0, 2], sparse=True, threads=2)
+    with torch.no_grad():
+        near(f"{text}: logits", model(input_ids=ids).logits, before, 1e-5)
+    learns = {n for n, p in model.named_parameters() if p.requires_grad}
+    expect(f"{text}: {sorted(learns)} learn", learns == {f"model.layers.{i}.mlp.{n}" for i in (0, 2) for n in new})
+    optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    expect(f"{text}: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "side.safetensors")
+        tiffin.torch.save_side_file(model, path)
+        with safe_open(path, "pt") as file:
+            told, kept = file.metadata(), set(file.keys())
+            expect(f"{text}: the side file's text", told["blk.2.composition"] == blocks[1].composition.text and "blk.1.composition" not in told)
+            expect(f"{text}: its tensors {sorted(kept)}", {f"blk.{i}.{n}" for i in (0, 2) for n in new} <= kept)
+            if text.startswith("ffn"):
+                expect(f"{text}: the model's own", told["blk.0.weights"] == "gate_proj up_proj down_proj" and len(kept) == 2)
+            table = next(n for n in new if n.endswith("weight"))
+            expect(f"{text}: its numbers", torch.equal(file.get_tensor(f"blk.2.{table}"), dict(blocks[1].named_parameters())[table]))
+    try:
+        model(inputs_embeds=torch.randn(1, 4, d))
+        expect(f"{text}: without ids", False)
+    except RuntimeError as error:
+        expect(f"{text}: {error}", "input_ids" in str(error))
+for what, work, kind in (("a layer beyond", lambda: tiffin.torch.replace(LlamaForCausalLM(config), "stem", layers=[3]), IndexError),
+                         ("no such word", lambda: tiffin.torch.replace(LlamaForCausalLM(config), "bagel", layers=[0]), tiffin.Error),
+                         ("nothing replaced", lambda: tiffin.torch.save_side_file(LlamaForCausalLM(config), "x"), ValueError)):
+    try:
+        work()
+        expect(what, False)
+    except kind:
+        expect(what, True)
 done()
