@@ -330,14 +330,14 @@ def save_side_file(model, path):
         if not isinstance(block, _InModel):
             continue
         told[f"blk.{i}.composition"] = block.composition.text
-        state, kept = dict(zip(block._names, block.weights())), []
-        for name, tensor in state.items():
-            if block._shared.get(name) == name and not tensor.requires_grad:
-                kept.append(name.rpartition(".")[0])
+        kept = {}  # what the model's file has, by the prefix of the part that it belongs to
+        for name, tensor in zip(block._names, block.weights()):
+            if name in block._shared and not tensor.requires_grad:
+                kept.setdefault(name.removesuffix(block._shared[name]), []).append(block._shared[name].rpartition(".")[0])
             else:
                 tensors[f"blk.{i}.{name}"] = tensor.detach().clone().contiguous()
-        if kept:
-            told[f"blk.{i}.weights"] = " ".join(kept)
+        for part, names in kept.items():
+            told[f"blk.{i}.{part}weights"] = " ".join(names)
     if not told:
         raise ValueError("save_side_file: the model has no layer that replace() put there")
     save_file(tensors, path, metadata=told)

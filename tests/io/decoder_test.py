@@ -343,6 +343,23 @@ def side_files(runner, rng, made, path):
     for name in ("layer.0.hidden", "layer.1.ffn_output", "layer.1.hidden"):
         error = np.abs(got[name] - want[name]).max() / np.abs(want[name]).max()
         runner.expect(f"side file: {name}", error < 2e-5, f"error {error:.2e}")
+    # By a text, around the model's own weights, as tiffin.torch.save_side_file writes it.
+    w, up = made.model.w, rng.normal(size=(rows, made.model.w["blk.1.ffn_up.weight"].shape[0])).astype(np.float32)
+    told_by_text = {"blk.1.composition": "ffn(gate(silu), sum(dense, token_embedding))", "blk.1.weights": "gate_proj up_proj down_proj"}
+    side.write_bytes(safetensors_of({"blk.1.stem_embed.weight": (up, "F32")}, told_by_text))
+
+    def with_table(at, x):
+        gate = x @ w[at + "ffn_gate.weight"].T.astype(float)
+        joined = x @ w[at + "ffn_up.weight"].T.astype(float) + up[ids].astype(float)
+        return gate / (1 + np.exp(-gate)) * joined @ w[at + "ffn_down.weight"].T.astype(float)
+
+    made.model.ffn = lambda at, x: with_table(at, x) if at == "blk.1." else plain(at, x)
+    want = made.model.run(ids)
+    made.model.ffn = plain
+    got, _ = runner.layers("side file by a text", path, TEXT, ["--side-file", side, "--weights", "f32"])
+    for name in ("layer.1.ffn_output", "layer.1.hidden"):
+        error = np.abs(got[name] - want[name]).max() / np.abs(want[name]).max()
+        runner.expect(f"side file by a text: {name}", error < 2e-5, f"error {error:.2e}")
     for what, rows_of_table, metadata, sentences in (
             ("another vocabulary", table[:-1], told, ["modulators.weight", str(rows - 1), str(rows)]),
             ("no rows", table[:0], told, ["modulators.weight"]),

@@ -189,8 +189,8 @@ for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.
             told, kept = file.metadata(), set(file.keys())
             expect(f"{text}: the side file's text", told["blk.2.composition"] == blocks[1].composition.text and "blk.1.composition" not in told)
             expect(f"{text}: its tensors {sorted(kept)}", {f"blk.{i}.{n}" for i in (0, 2) for n in new} <= kept)
-            if text.startswith("ffn"):
-                expect(f"{text}: the model's own", told["blk.0.weights"] == "gate_proj up_proj down_proj" and len(kept) == 2)
+            own = "blk.0.weights" if text.startswith("ffn") else "blk.0.base.weights"
+            expect(f"{text}: the model's own {told}", set(told[own].split()) == {"gate_proj", "up_proj", "down_proj"} and len(kept) == 2 * len(new))
             table = next(n for n in new if n.endswith("weight"))
             expect(f"{text}: its numbers", torch.equal(file.get_tensor(f"blk.2.{table}"), dict(blocks[1].named_parameters())[table]))
     try:
