@@ -20,6 +20,7 @@ foreach(header IN ITEMS cpu/simd/simd.hpp cpu/eigen/eigen.hpp reference/referenc
   list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/compiled/${name}.cpp)
 endforeach()
 add_library(tiffin_engines STATIC EXCLUDE_FROM_ALL ${sources})
+add_library(tiffin::engines ALIAS tiffin_engines)
 target_link_libraries(tiffin_engines PUBLIC tiffin_kernels)
 target_compile_definitions(tiffin_engines PUBLIC TIFFIN_COMPILED_ENGINES)
 target_compile_options(tiffin_engines PRIVATE $<$<CONFIG:>:-O3 -DNDEBUG>)
