@@ -95,14 +95,18 @@ with tempfile.TemporaryDirectory() as folder:
     for wrong in (-1, 1.5, True, "many"):
         refused(f"cache_rows {wrong}", "option", "cache_rows", lambda: tiffin.Rows.open(path, "table", cache_rows=wrong))
 
-    # A million gathered rows, and handles opened and left: no memory is lost.
+    # A million gathered rows, ten thousand calls, and handles opened and left: no memory is lost.
+    mlp = tiffin.Composition("mlp").initial(d_model=16, d_ff=32, layers=1)
+    layer, x = tiffin.Layer("mlp", mlp), np.ones((2, 16), np.float32)
     rows, ids = tiffin.Rows.open(path, "table", cache_rows=500), rng.integers(0, n, 10000)
-    rows.gather(ids)
+    rows.gather(ids), layer(x, threads=2)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(100):
         rows.gather(ids)
+    for i in range(10000):
+        layer(x, threads=1 + i % 2)
     for _ in range(300):
-        tiffin.Rows.open(path, "table", cache_rows=100)
+        tiffin.Rows.open(path, "table", cache_rows=100), tiffin.Layer("mlp", mlp), tiffin.Training("mlp", mlp, tokens=2)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     expect(f"memory grew by {grown} KiB", grown < 4096)
 done()
