@@ -6,7 +6,8 @@ import threading
 from ._arrays import whole
 from ._library import check, lib
 
-_teams, _making = {}, threading.Lock()
+_teams: dict = {}
+_making = threading.Lock()
 
 
 def executor(threads):

@@ -1,7 +1,10 @@
 """Compositions by text: what tensors they need, their starting values, and what they cost."""
+from __future__ import annotations
+
 import ctypes as c
 import dataclasses
 import weakref
+from typing import Sequence
 
 import numpy as np
 
@@ -28,7 +31,7 @@ class Cost:
     matrix_flops: float
     elementwise_flops: float
 
-    def bytes_per_token(self, weight_bits=32, table_bits=32):
+    def bytes_per_token(self, weight_bits: float = 32, table_bits: float = 32) -> float:
         """Bytes read per token with dense weights and tables of these widths."""
         return ((self.parameters_per_token - self.row_parameters) * weight_bits + self.row_parameters * table_bits) / 8
 
@@ -45,7 +48,7 @@ class Composition:
     Raises Error with the position in the text and what was expected there.
     """
 
-    def __init__(self, composition):
+    def __init__(self, composition: str) -> None:
         made = c.c_void_p()
         check(lib.tiffin_composition_open(text("composition", composition), c.byref(made)))
         self._at = made
@@ -59,7 +62,7 @@ class Composition:
     def __repr__(self):
         return f"<tiffin.Composition: {self.text}>"
 
-    def needs(self, **sizes):
+    def needs(self, **sizes) -> dict[str, Needed]:
         """The tensors by name, in the order of the text."""
         found = {}
 
@@ -71,13 +74,13 @@ class Composition:
         check(lib.tiffin_composition_tensors(self._at, c.byref(_sizes(sizes)), each, None))
         return found
 
-    def cost(self, **sizes):
+    def cost(self, **sizes) -> Cost:
         """What it costs per token."""
         found = struct_of(CostStruct)
         check(lib.tiffin_composition_cost(self._at, c.byref(_sizes(sizes)), c.byref(found)))
         return Cost(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Cost)})
 
-    def initial(self, *, layers, seed=0, scale=1.0, optional=(), **sizes):
+    def initial(self, *, layers: int, seed: int = 0, scale: float = 1.0, optional: Sequence[str] = (), **sizes) -> dict[str, np.ndarray]:
         """Starting values as its paper has them (docs/layers.md#initialisers): float32 arrays by name.
 
         layers: of the model, which DeepNorm needs. scale: of modulators: 1 from scratch, 0 beside a trained model. optional:

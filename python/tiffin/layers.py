@@ -1,9 +1,14 @@
 """Layers: of compositions and arrays, of layer files, of models."""
+from __future__ import annotations
+
 import ctypes as c
+import os
 import threading
 import weakref
+from typing import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._arrays import address, block_of, floats, ids_of, number_of, struct_of, tensors_of, text, whole
 from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Error, Options, check, lib
@@ -33,9 +38,16 @@ class Layer:
 
     Raises Error, naming the tensor or option.
     """
+    d_model: int
+    d_ff: int
+    choices: int                # experts per token of the outermost part that routes; 0: none routes
+    per_layer_input_width: int  # 0: it is not read
+    held_bytes: int             # of weights in the layer's own memory
+    copied: tuple
+    _pickled: tuple | None
 
-    def __init__(self, block, weights, *, backend="simd", format="as_stored", tables="as_stored", f32_activations=False, threads=1,
-                 progress=None):
+    def __init__(self, block: str | dict, weights: dict, *, backend: str = "simd", format: str = "as_stored", tables: str = "as_stored",
+                 f32_activations: bool = False, threads: int = 1, progress: Callable[[int, int], object] | None = None) -> None:
         options, (given, memory, copied) = block_of(block), tensors_of(weights)
         self._make(lambda how, to: lib.tiffin_layer_make(options, len(options), given, len(given), how, to), backend=backend,
                    format=format, tables=tables, f32_activations=f32_activations, threads=threads, progress=progress,
@@ -85,21 +97,22 @@ class Layer:
                 + (f", {self.choices} experts per token" if self.choices else "")
                 + (f", reads {', '.join(reads)}" if reads else "") + f", holds {self.held_bytes} bytes>")
 
-    def needs(self):
+    def needs(self) -> dict[str, tuple]:
         """What a call takes beside x: {name: shape}, with "tokens" for the number of rows of x."""
         return {name: shape for name, holds, shape in (
             ("token_ids", self.reads_token_ids, ("tokens",)), ("residual", self.reads_residual, ("tokens", self.d_model)),
             ("per_layer_input", self.per_layer_input_width, ("tokens", self.per_layer_input_width))) if holds}
 
     @property
-    def in_place(self):
+    def in_place(self) -> list[str]:
         """The names of the tensors that are read where they were given."""
-        names = []
+        names: list[str] = []
         while name := lib.tiffin_layer_in_place(self._at, len(names)):
             names.append(name.decode(errors="replace"))
         return names
 
-    def __call__(self, x, token_ids=None, residual=None, per_layer_input=None, threads=None, routes=False):
+    def __call__(self, x: ArrayLike, token_ids: ArrayLike | None = None, residual: ArrayLike | None = None,
+                 per_layer_input: ArrayLike | None = None, threads: int | None = None, routes: bool = False):
         """y (tokens, d_model) of x (tokens, d_model); with routes=True a pair of y and the experts chosen, an array
         (tokens, choices) with the fields expert and weight. Where the layer reads them: token_ids (tokens),
         residual (tokens, d_model), per_layer_input (tokens, per_layer_input_width)."""
@@ -135,7 +148,7 @@ class Layer:
         return (y, chosen) if routes else y
 
 
-def load_layer(path, **options):
+def load_layer(path: str | os.PathLike, **options) -> Layer:
     """The block of a layer file (docs/layer_files.md). Options as those of Layer. Pickled by its path."""
     at = text("path", path)
     return Layer._from(lambda how, to: lib.tiffin_layer_open(at, how, to), (_load_again, (path, options)), **options)
@@ -148,7 +161,7 @@ def _load_again(path, options):
 class Model:
     """A model: a GGUF file, the first of a split one, or a checkpoint's folder. len(model) counts its layers. Pickled by its path."""
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike) -> None:
         made = c.c_void_p()
         check(lib.tiffin_model_open(text("path", path), c.byref(made)))
         self._at, self.path = made, path
@@ -161,10 +174,10 @@ class Model:
     def __repr__(self):
         return f"<tiffin.Model: {self.architecture}, {len(self)} layers, {self.path}>"
 
-    def __len__(self):
+    def __len__(self) -> int:
         return lib.tiffin_model_layers(self._at)
 
-    def layer(self, index, **options):
+    def layer(self, index: int, **options) -> Layer:
         """The FFN of layer `index`, without the norms around it and the residual; options as those of Layer."""
         index = whole("index", index, 0, 2 ** 63)
         return Layer._from(lambda how, to: lib.tiffin_model_layer(self._at, index, how, to), (_layer_again, (self.path, index, options)),
@@ -175,7 +188,7 @@ def _layer_again(path, index, options):
     return Model(path).layer(index, **options)
 
 
-def open_model(path):
+def open_model(path: str | os.PathLike) -> Model:
     """The model in a GGUF file or in a checkpoint's folder: open_model(path).layer(0)."""
     return Model(path)
 

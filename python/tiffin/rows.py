@@ -1,11 +1,15 @@
 """Rows of tables that lie in files, larger than memory."""
+from __future__ import annotations
+
 import contextlib
 import ctypes as c
+import os
 import threading
 import weakref
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._arrays import address, ids_of, refuse, struct_of, text, whole
 from ._library import DTYPES, RowsCounts, RowsOptions, RowsShape, check, lib
@@ -32,12 +36,14 @@ class Rows:
     without its edits.
     """
 
-    def __init__(self, path, tensor, *, direct=False, cache_rows=0, cache_bytes=0):
+    def __init__(self, path: str | os.PathLike, tensor: str, *, direct: bool = False, cache_rows: int = 0, cache_bytes: int = 0) -> None:
         made = c.c_void_p()
         how = struct_of(RowsOptions, direct=bool(direct), cache_rows=whole("cache_rows", cache_rows, 0, 2 ** 63),
                         cache_bytes=whole("cache_bytes", cache_bytes, 0, 2 ** 63))
         check(lib.tiffin_rows_open(text("path", path), text("tensor", tensor), c.byref(how), c.byref(made)))
-        self._at, self._lock, self._prefetch = made, threading.Lock(), None
+        self._at: c.c_void_p | None = made
+        self._lock = threading.Lock()
+        self._prefetch: threading.Thread | None = None
         self._pickled = path, tensor, dict(direct=direct, cache_rows=cache_rows, cache_bytes=cache_bytes)
         self._free = weakref.finalize(self, lib.tiffin_rows_free, made)
         self._free.atexit = False
@@ -46,7 +52,7 @@ class Rows:
         self.width, self.format, self.row_bytes = shape.width, _NAMES[shape.type], shape.row_bytes
 
     @classmethod
-    def open(cls, path, tensor, **options):
+    def open(cls, path: str | os.PathLike, tensor: str, **options) -> Rows:
         """Rows(path, tensor, **options)."""
         return cls(path, tensor, **options)
 
@@ -59,7 +65,7 @@ class Rows:
         check(lib.tiffin_rows_describe(self._open(), c.byref(shape)))
         return shape
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._shape().rows
 
     def __repr__(self):
@@ -70,7 +76,7 @@ class Rows:
         path, tensor, options = self._pickled
         return _open_again, (path, tensor, options)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file. No other call may be running."""
         self.wait()
         self._at = None
@@ -82,21 +88,21 @@ class Rows:
     def __exit__(self, *_):
         self.close()
 
-    def gather(self, ids):
+    def gather(self, ids: ArrayLike) -> np.ndarray:
         """The rows of ids, float32 (len(ids), width), exactly as their format defines them."""
         ids = ids_of(ids, name="ids")
         to = np.empty((len(ids), self.width), np.float32)
         check(lib.tiffin_rows_gather(self._open(), address(ids), len(ids), address(to)))
         return to
 
-    def read(self, ids):
+    def read(self, ids: ArrayLike) -> np.ndarray:
         """The rows of ids as they are stored, uint8 (len(ids), row_bytes)."""
         ids = ids_of(ids, name="ids")
         to = np.empty((len(ids), self.row_bytes), np.uint8)
         check(lib.tiffin_rows_read(self._open(), address(ids), len(ids), address(to)))
         return to
 
-    def prefetch(self, ids):
+    def prefetch(self, ids: ArrayLike) -> None:
         """Reads the rows of ids into the cache on another thread, one prefetch at a time; wait() or close() wait for it. An id that
         is not there is an Error here."""
         ids = np.unique(ids_of(ids, name="ids"))
@@ -104,8 +110,9 @@ class Rows:
         refuse(ids.size == 0 or (ids[0] >= 0 and ids[-1] < rows), "ids", f"reach from {ids[:1]} to {ids[-1:]}; the table has {rows} rows", "token_id")
         self.wait()
         with self._lock:
-            self._prefetch = threading.Thread(target=self._read_ahead, args=(ids,), daemon=True)
-            self._prefetch.start()
+            started = threading.Thread(target=self._read_ahead, args=(ids,), daemon=True)
+            started.start()
+            self._prefetch = started
 
     def _read_ahead(self, ids):
         to = np.empty((min(len(ids), 1024), self.row_bytes), np.uint8)
@@ -116,7 +123,7 @@ class Rows:
                 lib.tiffin_error_free(error)
                 return
 
-    def wait(self):
+    def wait(self) -> None:
         """Returns when the last prefetch has ended."""
         with self._lock:
             if self._prefetch is not None:
@@ -124,29 +131,29 @@ class Rows:
                 self._prefetch = None
 
     @property
-    def counts(self):
+    def counts(self) -> Counts:
         """Of the cache: hits, misses and bytes read."""
         counts = struct_of(RowsCounts)
         check(lib.tiffin_rows_count(self._open(), c.byref(counts)))
         return Counts(counts.hits, counts.misses, counts.bytes_read)
 
-    def replace(self, id, by):
+    def replace(self, id: int, by: int) -> None:
         """Reads of row `id` give row `by` from now on, as it is stored: the file stays as it is."""
         id, by = ids_of([id, by], name="ids").tolist()
         check(lib.tiffin_rows_replace(self._open(), id, by))
 
-    def undo(self):
+    def undo(self) -> bool:
         """Reverts the last replacement; returns whether there was one."""
         return bool(lib.tiffin_rows_undo(self._open()))
 
-    def add_mean(self, ids):
+    def add_mean(self, ids: ArrayLike) -> int:
         """Adds the mean of rows, rounded to the table's format, as a row behind all others; returns its id."""
         ids, made = ids_of(ids, name="ids"), c.c_int32()
         check(lib.tiffin_rows_add_mean(self._open(), address(ids), len(ids), c.byref(made)))
         return made.value
 
     @contextlib.contextmanager
-    def edited(self, replacements):
+    def edited(self, replacements: dict[int, int]) -> Iterator[Rows]:
         """Within it, rows are replaced: {id: by}. The replacements of an edit within it are undone before its own."""
         done = 0
         try:

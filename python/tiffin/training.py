@@ -1,12 +1,16 @@
 """Layers that learn: forward, backward, and the gradients as arrays."""
+from __future__ import annotations
+
 import ctypes as c
 import dataclasses
 import weakref
+from typing import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._arrays import address, array, block_of, ids_of, listed, number_of, refuse, struct_of, whole
-from ._library import CHOICE, BackwardCall, GradientStruct, Needs, TrainingCall, TrainingOptions, DTYPES, check, lib
+from ._library import CHOICE, BackwardCall, Error, GradientStruct, Needs, TrainingCall, TrainingOptions, DTYPES, check, lib
 from ._threads import executor
 
 
@@ -20,7 +24,7 @@ class RowGradients:
     read: np.ndarray  # (n), or (experts, n): bool
     shape: tuple      # of the table
 
-    def dense(self):
+    def dense(self) -> np.ndarray:
         """The whole gradient, as large as the table."""
         whole_table = np.zeros(self.shape, self.rows.dtype)
         whole_table[..., self.ids, :] = self.rows
@@ -44,8 +48,14 @@ class Training:
 
     One call at a time. Gradients add up until clear(). Raises Error, before anything is written.
     """
+    d_model: int
+    outputs: int                # features of y
+    choices: int                # experts per token of the outermost part that routes
+    per_layer_input_width: int  # 0: it is not read
+    _call: tuple | None
 
-    def __init__(self, block, weights, *, numbers="f32", tokens=512, table_rows=0, frozen=(), recompute=False, threads=1):
+    def __init__(self, block: str | dict, weights: dict[str, np.ndarray], *, numbers: str = "f32", tokens: int = 512, table_rows: int = 0,
+                 frozen: Sequence[str] = (), recompute: bool = False, threads: int = 1) -> None:
         kinds = {"f32": np.float32, "bf16": np.float32, "f64": np.float64}
         number_of("numbers", numbers, kinds)
         self.dtype, self.threads = np.dtype(kinds[numbers]), whole("threads", threads, 1, 2 ** 16 + 1)
@@ -82,7 +92,8 @@ class Training:
                f"has shape {given.shape}; it must be ({'tokens' if tokens is None else tokens}, {width})", "size")
         return np.require(given, self.dtype, ["C", "A"])
 
-    def forward(self, x, token_ids=None, residual=None, per_layer_input=None, routes=False):
+    def forward(self, x: ArrayLike, token_ids: ArrayLike | None = None, residual: ArrayLike | None = None,
+                per_layer_input: ArrayLike | None = None, routes: bool = False):
         """y (tokens, outputs); with routes=True a pair of y and the experts chosen, as Layer gives it."""
         x = self._rows("x", x, self.d_model, None)
         tokens = len(x)
@@ -96,10 +107,11 @@ class Training:
         self._call = x, residual, beside  # backward reads them again
         return (y, chosen) if routes else y
 
-    def backward(self, dy, inputs=("x",)):
+    def backward(self, dy: ArrayLike, inputs: Sequence[str] = ("x",)) -> dict[str, np.ndarray]:
         """Adds the gradients of sum(y dy) for the last forward; returns those of `inputs` among "x", "residual" and
         "per_layer_input", by name."""
-        refuse(self._call is not None, "backward", "has no forward before it, of which it would be the gradient", "empty")
+        if self._call is None:
+            raise Error("backward: has no forward before it, of which it would be the gradient", "empty", "backward")
         tokens = len(self._call[0])
         dy = self._rows("dy", dy, self.outputs, tokens)
         widths = {"x": self.d_model, "residual": self.d_model if self.reads_residual else 0, "per_layer_input": self.per_layer_input_width}
@@ -112,7 +124,7 @@ class Training:
         return to
 
     @property
-    def gradients(self):
+    def gradients(self) -> dict[str, np.ndarray | RowGradients]:
         """By name: arrays, which are the layer's own memory until it ends, and RowGradients, which are copies."""
         found, g, i = {}, GradientStruct(), 0
         while lib.tiffin_training_gradient(self._at, i, c.byref(g)):
@@ -139,7 +151,7 @@ class Training:
         read = self._view(g.read, (*experts, g.slots), np.uint8)
         return RowGradients(ids, rows[..., slots, :], read[..., slots] != 0, shape)
 
-    def clear(self):
+    def clear(self) -> None:
         """Sets all gradients to 0 and forgets the ids; backward needs a new forward."""
         lib.tiffin_training_clear(self._at)
         self._call = None
