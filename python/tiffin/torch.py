@@ -12,6 +12,7 @@ float32 runs on SIMD; float64 in double throughout, slowly, for gradcheck. torch
 """
 import math
 import threading
+import weakref
 from typing import List, Optional
 
 import numpy as np
@@ -43,6 +44,12 @@ class _Trainings:
             while len(self._held) > _KEPT:
                 self._held.pop(next(iter(self._held)))
         return held
+
+    def forget(self, addresses):
+        """Drops those that read weights at these addresses: they hold gradients as large as the weights."""
+        with self._lock:
+            for key in [k for k in self._held if addresses.intersection(pointer for pointer, *_ in k[-1])]:
+                self._held.pop(key)
 
 
 class _Kept:
@@ -211,6 +218,7 @@ class FFN(nn.Module):
                 owner.register_buffer(leaf, (torch.arange(math.prod(need.shape)) % experts).to(torch.int32).reshape(need.shape))
             else:
                 owner.register_parameter(leaf, nn.Parameter(torch.from_numpy(initial[name]).to(dtype)))
+        weakref.finalize(self, _trainings.forget, {w.data_ptr() for w in self.weights()}).atexit = False
 
     def _owner(self, name):
         *path, leaf = name.split(".")

@@ -5,6 +5,7 @@
 
 Without torch 2.4 or later: status 77.
 """
+import gc
 import sys
 
 from checks import done, expect, near, np, tiffin
@@ -151,6 +152,17 @@ for _ in range(60):
     optimizer.step()
     losses.append(loss.item())
 expect(f"it learns: {losses[0]:.3f} to {losses[-1]:.3f}", losses[-1] < 0.5 * losses[0])
+
+# A module that is gone leaves nothing behind.
+del block, optimizer
+gc.collect()
+before = len(tiffin.torch._trainings._held)
+block = block_of("stem")
+block(x, token_ids=torch.arange(v)).sum().backward()
+expect("kept while it lives", len(tiffin.torch._trainings._held) == before + 1)
+del block
+gc.collect()
+expect("gone with it", len(tiffin.torch._trainings._held) == before)
 
 # In a model: nothing changes where tables of 0 are added; what is new learns alone; and the side file has it.
 try:
