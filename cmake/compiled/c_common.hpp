@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -79,6 +80,15 @@ constexpr std::size_t first_size(const Struct&) {
     return sizeof(Struct);
 }
 inline constexpr std::size_t first_executor_size = offsetof(tiffin_executor, run_checked);
+
+// What is wrong with a struct that the caller fills, of one size alone: it is NULL, or of another size.
+template <class Struct>
+std::optional<refusal> unknown_size(const Struct* given, const char* name) {
+    if (given == nullptr) return is_null(name);
+    if (given->struct_size == sizeof(Struct)) return {};
+    return bad_argument(name, "has struct_size ", given->struct_size, "; this library knows ",
+                        sizeof(Struct));
+}
 
 // A struct of the caller's, of a size that is known, with its executor if it has one.
 template <class Struct>

@@ -114,11 +114,8 @@ tiffin_error* tiffin_composition_tensors(const tiffin_composition* composition, 
 tiffin_error* tiffin_composition_cost(const tiffin_composition* composition, const tiffin_sizes* sizes,
                                       tiffin_cost* cost) {
     return guarded([&]() -> tiffin_error* {
-        if (composition == nullptr || cost == nullptr)
-            return error_of(is_null(composition == nullptr ? "composition" : "cost"));
-        if (cost->struct_size != sizeof(tiffin_cost))
-            return error_of(bad_argument("cost", "has struct_size ", cost->struct_size,
-                                         "; this library knows ", sizeof(tiffin_cost)));
+        if (composition == nullptr) return error_of(is_null("composition"));
+        if (const auto wrong = unknown_size(cost, "cost")) return error_of(*wrong);
         const auto known = sizes_of(sizes);
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
         const auto all = tensors_of(*composition, *known);

@@ -67,14 +67,6 @@ const char* null_of(const void* rows, const int32_t* ids, std::size_t count, con
     return count > 0 && to == nullptr ? "to" : nullptr;
 }
 
-template <class Struct>
-std::optional<refusal> unknown_size(const Struct* given, const char* name) {
-    if (given == nullptr) return is_null(name);
-    if (given->struct_size == sizeof(Struct)) return {};
-    return bad_argument(name, "has struct_size ", given->struct_size, "; this library knows ",
-                        sizeof(Struct));
-}
-
 }  // namespace
 
 tiffin_error* tiffin_rows_open(const char* path, const char* tensor, const tiffin_rows_options* options,

@@ -120,9 +120,7 @@ tiffin_error* tiffin_training_make(const tiffin_block_option* block, size_t bloc
         tiffin_training_options known{};
         known.struct_size = sizeof known;
         if (options != nullptr) {
-            if (options->struct_size != sizeof known)
-                return error_of(bad_argument("options", "has struct_size ", options->struct_size,
-                                             "; this library knows ", sizeof known));
+            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
             known = *options;
         }
         tiffin::io::described_layer given;
@@ -145,11 +143,8 @@ void tiffin_training_free(tiffin_training* training) {
 
 tiffin_error* tiffin_training_needs(const tiffin_training* training, tiffin_needs* needs) {
     return guarded([&]() -> tiffin_error* {
-        if (training == nullptr || needs == nullptr)
-            return error_of(is_null(training == nullptr ? "training" : "needs"));
-        if (needs->struct_size != sizeof(tiffin_needs))
-            return error_of(bad_argument("needs", "has struct_size ", needs->struct_size,
-                                         "; this library knows ", sizeof(tiffin_needs)));
+        if (training == nullptr) return error_of(is_null("training"));
+        if (const auto wrong = unknown_size(needs, "needs")) return error_of(*wrong);
         const tiffin::call_needs& held = training->needs();
         *needs = {sizeof(tiffin_needs), held.d_model,     held.outputs,
                   held.choices,         held.given_width, held.tables.empty() ? 0 : 1,

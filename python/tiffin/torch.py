@@ -304,7 +304,8 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
 
     Tensors of the names and shapes of the model's (gate_proj.weight, up_proj.weight, down_proj.weight) are the model's own; the
     composition's others are new. tables: a factor of the new tables' starting values, or of a modulator's scale where there is one:
-    with 0 a model to which tables or modulators are added starts as it was. freeze: nothing but the new tensors learns. Sizes beyond d_model, d_ff and vocab: see FFN.
+    with 0 a model to which tables or modulators are added starts as it was. freeze: nothing but the new tensors learns. Sizes
+    beyond d_model, d_ff and vocab: see FFN.
     The model runs in float32 on the CPU, and is called with input_ids.
     """
     config, inputs = model.config, _Inputs()
@@ -320,7 +321,7 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
         if not -len(decoder.layers) <= i < len(decoder.layers):
             raise IndexError(f"layer {i}: the model has {len(decoder.layers)}")
         layer = decoder.layers[i]
-        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, layers=config.num_hidden_layers, seed=i, sparse=sparse,
+        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, layers=config.num_hidden_layers, seed=i % len(decoder.layers), sparse=sparse,
                            threads=threads, d_model=config.hidden_size, d_ff=config.intermediate_size, vocab=config.vocab_size, **sizes)
         layer.mlp = made[i]
     decoder.register_forward_pre_hook(note, with_kwargs=True)

@@ -181,7 +181,7 @@ for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         before = model(input_ids=ids).logits
-    blocks = tiffin.torch.replace(model, text, layers=[0, 2], sparse=True, threads=2)
+    blocks = tiffin.torch.replace(model, text, layers=[0, -1], sparse=True, threads=2)
     with torch.no_grad():
         near(f"{text}: logits", model(input_ids=ids).logits, before, 1e-5)
     learns = {n for n, p in model.named_parameters() if p.requires_grad}
