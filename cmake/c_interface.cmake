@@ -26,7 +26,7 @@ foreach(backend IN ITEMS simd eigen reference)
   list(APPEND backends $<TARGET_OBJECTS:tiffin_c_${backend}>)
 endforeach()
 add_library(tiffin_c SHARED ${folder}/c_interface.cpp ${folder}/c_composition.cpp ${folder}/c_training.cpp
-                            ${folder}/c_rows.cpp ${backends})
+                            ${folder}/c_rows.cpp ${folder}/c_ngrams.cpp ${folder}/c_stored_table.cpp ${backends})
 add_library(tiffin::c ALIAS tiffin_c)
 target_link_libraries(tiffin_c PRIVATE $<BUILD_INTERFACE:tiffin_io> $<BUILD_INTERFACE:tiffin_engines>
                                        $<BUILD_INTERFACE:Threads::Threads>)

@@ -6,6 +6,8 @@
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/io/described_layer.hpp>
 
+#include "c_rows.hpp"
+
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -13,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 struct tiffin_error {
     tiffin_errc code;
@@ -138,10 +141,29 @@ private:
     const tiffin_executor* given_;
 };
 
-// A block as its options and tensors in the caller's memory. Returns what is wrong, or NULL.
+// Adds a tensor of TIFFIN_DTYPE_ROWS.
+inline status add_rows(const tiffin_tensor& t, weights& to, std::vector<rows_tensor>& from) {
+    const auto* const rows = static_cast<const tiffin_rows*>(t.data);
+    const table_shape table = rows->edited->shape();
+    shape sizes{table.rows, table.width};
+    if (t.rank != 0) {
+        sizes = {};
+        for (std::size_t axis = 0; axis < t.rank; ++axis) sizes.push_back(t.shape[axis]);
+    }
+    const bool is_pool = sizes.rank() == 3 && sizes[0] > 0 && sizes[1] == table.rows / sizes[0];
+    if (!(sizes == shape{table.rows, table.width}) &&
+        !(is_pool && sizes[2] == table.width && table.rows % sizes[0] == 0))
+        return failure(errc::shape, t.name, "has shape ", to_string(sizes), "; its file has ", table.rows,
+                       " rows of ", table.width);
+    to.add_gathered(t.name, table.type, sizes, table.scales);
+    from.push_back({rows, {t.name, is_pool ? sizes[1] : table.rows}, is_pool ? sizes[0] : 1});
+    return {};
+}
+
+// A block as its options and tensors in the caller's memory, or `in_files`. Returns what is wrong, or NULL.
 inline tiffin_error* describe(const tiffin_block_option* block, std::size_t block_count,
                               const tiffin_tensor* tensors, std::size_t tensor_count,
-                              io::described_layer& to) {
+                              io::described_layer& to, std::vector<rows_tensor>& in_files) {
     if (block == nullptr && block_count > 0) return error_of(is_null("block"));
     if (tensors == nullptr && tensor_count > 0) return error_of(is_null("tensors"));
     for (size_t i = 0; i < block_count; ++i) {
@@ -153,12 +175,17 @@ inline tiffin_error* describe(const tiffin_block_option* block, std::size_t bloc
     for (size_t i = 0; i < tensor_count; ++i) {
         const tiffin_tensor& t = tensors[i];
         if (t.name == nullptr) return error_of(bad_argument("tensors", "has no name for tensor ", i));
-        if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_F64)
-            return error_of(because(
-                failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
         if (t.rank > shape::max_rank)
             return error_of(because(failure(errc::shape, t.name, "has rank ", t.rank, "; at most ",
                                             shape::max_rank, " is possible")));
+        if (t.type == TIFFIN_DTYPE_ROWS) {
+            if (t.data == nullptr) return error_of(is_null(t.name));
+            if (const status s = add_rows(t, to.tensors, in_files); !s) return error_of(because(s.failure()));
+            continue;
+        }
+        if (t.type <= TIFFIN_DTYPE_AS_STORED || t.type > TIFFIN_DTYPE_F64)
+            return error_of(because(
+                failure(errc::dtype, t.name, "has type ", t.type, ", which is no format of tensors")));
         tensor_view view{t.data, static_cast<dtype>(t.type - 1), {}};
         for (size_t axis = 0; axis < t.rank; ++axis) view.shape.push_back(t.shape[axis]);
         to.tensors.add(t.name, view);

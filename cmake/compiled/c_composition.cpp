@@ -140,9 +140,12 @@ tiffin_error* tiffin_composition_initialise(const tiffin_composition* compositio
         const auto known = sizes_of(sizes);
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
         tiffin::io::described_layer given;
-        if (tiffin_error* const wrong = describe(nullptr, 0, tensors, tensor_count, given)) return wrong;
+        std::vector<rows_tensor> in_files;
+        if (tiffin_error* const wrong = describe(nullptr, 0, tensors, tensor_count, given, in_files)) return wrong;
         tiffin::named_memory<float> to;
         for (const auto& e : given.tensors.entries()) {
+            if (e.tensor.gathered != 0)
+                return error_of(because(failure(errc::dtype, e.name, "lies in a file")));
             if (e.tensor.type != tiffin::dtype::f32)
                 return error_of(because(failure(errc::dtype, e.name, "has dtype ", name_of(e.tensor.type),
                                                 "; starting values are written as F32")));

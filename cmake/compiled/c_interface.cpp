@@ -14,6 +14,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 struct tiffin_model {
     tiffin::io::model held;
@@ -31,6 +32,7 @@ struct tiffin_threads {
 };
 struct tiffin_layer {
     tiffin::any_layer held;
+    tiffin::c_detail::tables_in_files tables;
 };
 
 namespace {
@@ -133,7 +135,8 @@ result<any_layer> load(const tiffin::io::described_layer& from,
 
 // What all functions that make a layer do around `make(options)`.
 template <class Make>
-tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** layer, const Make& make) {
+tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** layer, const Make& make,
+                         std::vector<rows_tensor> in_files = {}) {
     if (layer == nullptr) return error_of(is_null("layer"));
     taken_struct<tiffin_prepare_options> options;
     if (given != nullptr) {
@@ -143,7 +146,8 @@ tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** lay
     }
     auto made = make(options);
     if (!made) return error_of(because(made.failure()));
-    *layer = new tiffin_layer{*std::move(made)};
+    if (const tiffin::status s = check_read_by_ids(made->needs()); !s) return error_of(because(s.failure()));
+    *layer = new tiffin_layer{*std::move(made), tables_in_files(std::move(in_files))};
     return nullptr;
 }
 
@@ -248,9 +252,11 @@ tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_c
                                 const tiffin_prepare_options* options, tiffin_layer** layer) {
     return guarded([&] {
         tiffin::io::described_layer given;
-        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given))
+        std::vector<rows_tensor> in_files;
+        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given, in_files))
             return wrong;
-        return make_layer(options, layer, [&](const auto& how) { return load(given, how); });
+        const auto make = [&](const auto& how) { return load(given, how); };
+        return make_layer(options, layer, make, std::move(in_files));
     });
 }
 
@@ -268,7 +274,8 @@ size_t tiffin_layer_choices(const tiffin_layer* layer) {
     return layer != nullptr ? layer->held.choices() : 0;
 }
 int tiffin_layer_reads_token_ids(const tiffin_layer* layer) {
-    return layer != nullptr && layer->held.reads_token_ids() ? 1 : 0;
+    if (layer == nullptr) return 0;
+    return layer->held.reads_token_ids() || !layer->held.needs().gathered.empty() ? 1 : 0;
 }
 int tiffin_layer_reads_residual(const tiffin_layer* layer) {
     return layer != nullptr && layer->held.needs().residual ? 1 : 0;
@@ -309,9 +316,12 @@ tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* cal
         if (c.routes != nullptr)
             given.routes = {reinterpret_cast<choice*>(c.routes), c.tokens * needs.choices};
         const callers_executor execute(*known);
-        const tiffin::status done = layer->held.try_call(
-            rows(c.x, c.x_stride, needs.d_model), given, rows(c.y, c.y_stride, needs.d_model),
-            {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);
+        const tiffin::status done = layer->tables.with(given.token_ids, c.tokens, [&](auto gathered) {
+            given.gathered = gathered;
+            return layer->held.try_call(
+                rows(c.x, c.x_stride, needs.d_model), given, rows(c.y, c.y_stride, needs.d_model),
+                {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);
+        });
         return done ? nullptr : error_of(because(done.failure()));
     });
 }

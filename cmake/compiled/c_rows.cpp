@@ -1,35 +1,20 @@
 // The C interface: rows of tables in files (tiffin/tiffin_rows.h).
-#include <tiffin/tiffin_rows.h>
-
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/io/gguf_tensors.hpp>
 #include <tiffin/io/table_file.hpp>
-#include <tiffin/table/cached_rows.hpp>
-#include <tiffin/table/direct_file.hpp>
-#include <tiffin/table/edits.hpp>
-#include <tiffin/table/mapped_file.hpp>
 
 #include "c_common.hpp"
+#include "c_rows.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
-
-struct tiffin_rows {
-    std::variant<std::monostate, tiffin::mapped_file, tiffin::direct_file<>> file;
-    tiffin::row_store_ref store;  // the file, or the cache of it
-    std::optional<tiffin::cached_rows<tiffin::row_store_ref>> cache;
-    std::optional<tiffin::edited_rows<tiffin::row_store_ref>> edited;
-    tiffin::row_store_ref cached;
-};
 
 namespace {
 
@@ -45,15 +30,6 @@ result<tiffin::table_location> find(const std::filesystem::path& path, const std
     std::vector<tiffin::io::gguf_file> files;
     files.push_back(*std::move(file));
     return tiffin::io::detail::gguf_tensors(files).table(tensor);
-}
-
-// Opens the file of type File in place, as what refers to it must not move.
-template <class File>
-tiffin::status open(const tiffin::table_location& table, tiffin_rows& to) {
-    auto opened = File::open(table);
-    if (!opened) return opened.failure();
-    to.store = tiffin::row_store_ref(to.file.emplace<File>(*std::move(opened)));
-    return {};
 }
 
 std::span<const std::int32_t> span_of(const int32_t* ids, std::size_t count) {
@@ -83,14 +59,7 @@ tiffin_error* tiffin_rows_open(const char* path, const char* tensor, const tiffi
         const auto table = find(path, tensor);
         if (!table) return error_of(because(table.failure()));
         auto made = std::make_unique<tiffin_rows>();
-        const tiffin::status opened = how.direct != 0 ? open<tiffin::direct_file<>>(*table, *made)
-                                                      : open<tiffin::mapped_file>(*table, *made);
-        if (!opened) return error_of(because(opened.failure()));
-        made->cached = made->store;
-        if (how.cache_rows != 0 || how.cache_bytes != 0)
-            made->cached = tiffin::row_store_ref(
-                made->cache.emplace(made->store, tiffin::cache_limit{how.cache_rows, how.cache_bytes}));
-        made->edited.emplace(made->cached);
+        if (const tiffin::status s = open_rows(*table, how, *made); !s) return error_of(because(s.failure()));
         *rows = made.release();
         return nullptr;
     });

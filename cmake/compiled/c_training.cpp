@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,7 +35,9 @@ struct held_training {
 
 struct tiffin_training {
     std::variant<held_training<float>, held_training<double>> held;
-    std::size_t tokens = 0;  // of the last forward
+    std::vector<tiffin::c_detail::rows_tensor> in_files{};
+    tiffin::c_detail::rows_of_call rows{}, next_rows{};  // of the last forward, which backward reads again
+    std::size_t tokens = 0;                              // of the last forward
 
     [[nodiscard]] const tiffin::call_needs& needs() const {
         return std::visit(
@@ -45,8 +48,9 @@ struct tiffin_training {
 namespace {
 
 template <class Backend>
-tiffin_error* make(const tiffin::io::described_layer& given, const tiffin_training_options& options,
-                   const Backend& backend, tiffin_training** training) {
+tiffin_error* make(const tiffin::io::described_layer& given, const std::vector<rows_tensor>& in_files,
+                   const tiffin_training_options& options, const Backend& backend,
+                   tiffin_training** training) {
     using number = tiffin::training_number<Backend>;
     tiffin::training_options<number> how;
     if (options.tokens != 0) how.tokens = options.tokens;
@@ -67,8 +71,10 @@ tiffin_error* make(const tiffin::io::described_layer& given, const tiffin_traini
         };
     auto made = tiffin::io::load_training_layer(given, backend, how);
     if (!made) return error_of(because(made.failure()));
+    if (const tiffin::status s = check_read_by_ids(made->needs()); !s) return error_of(because(s.failure()));
     auto gradients = made->gradients();
-    *training = new tiffin_training{held_training<number>{*std::move(made), std::move(gradients)}};
+    *training =
+        new tiffin_training{held_training<number>{*std::move(made), std::move(gradients)}, in_files};
     return nullptr;
 }
 
@@ -80,7 +86,8 @@ tiffin::matrix_view<Number> rows(Pointer* data, std::size_t tokens, std::size_t 
 }
 
 template <class Number>
-tiffin::status forward(held_training<Number>& to, const taken_struct<tiffin_training_call>& known) {
+tiffin::status forward(held_training<Number>& to, const taken_struct<tiffin_training_call>& known,
+                       std::span<const tiffin::gathered_rows> gathered) {
     const tiffin_training_call& c = known.given;
     const tiffin::call_needs& needs = to.layer.needs();
     tiffin::training_inputs<Number> in;
@@ -89,6 +96,7 @@ tiffin::status forward(held_training<Number>& to, const taken_struct<tiffin_trai
     in.per_layer_input = rows<const Number>(c.per_layer_input, c.tokens, needs.given_width);
     if (c.routes != nullptr)
         in.routes = {reinterpret_cast<tiffin::choice<float>*>(c.routes), c.tokens * needs.choices};
+    in.gathered = gathered;
     const callers_executor execute(known);
     return to.layer.try_forward(
         tiffin::matrix_view<const Number>(static_cast<const Number*>(c.x), c.tokens, needs.d_model), in,
@@ -124,13 +132,14 @@ tiffin_error* tiffin_training_make(const tiffin_block_option* block, size_t bloc
             known = *options;
         }
         tiffin::io::described_layer given;
-        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given))
+        std::vector<rows_tensor> in_files;
+        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given, in_files))
             return wrong;
         switch (known.numbers) {
             case TIFFIN_DTYPE_AS_STORED:
-            case TIFFIN_DTYPE_F32: return make(given, known, tiffin::simd<>{}, training);
-            case TIFFIN_DTYPE_BF16: return make(given, known, tiffin::simd<tiffin::bf16>{}, training);
-            case TIFFIN_DTYPE_F64: return make(given, known, tiffin::reference<>{}, training);
+            case TIFFIN_DTYPE_F32: return make(given, in_files, known, tiffin::simd<>{}, training);
+            case TIFFIN_DTYPE_BF16: return make(given, in_files, known, tiffin::simd<tiffin::bf16>{}, training);
+            case TIFFIN_DTYPE_F64: return make(given, in_files, known, tiffin::reference<>{}, training);
             default:
                 return error_of(because(failure(errc::option, "numbers", "is ", known.numbers,
                                                 "; a layer learns in F32, BF16 or F64")));
@@ -147,7 +156,7 @@ tiffin_error* tiffin_training_needs(const tiffin_training* training, tiffin_need
         if (const auto wrong = unknown_size(needs, "needs")) return error_of(*wrong);
         const tiffin::call_needs& held = training->needs();
         *needs = {sizeof(tiffin_needs), held.d_model,     held.outputs,
-                  held.choices,         held.given_width, held.tables.empty() ? 0 : 1,
+                  held.choices,         held.given_width, held.tables.empty() && held.gathered.empty() ? 0 : 1,
                   held.residual ? 1 : 0};
         return nullptr;
     });
@@ -161,8 +170,12 @@ tiffin_error* tiffin_training_forward(tiffin_training* training, const tiffin_tr
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
         if (call->tokens > 0 && (call->x == nullptr || call->y == nullptr))
             return error_of(is_null(call->x == nullptr ? "x" : "y"));
-        const tiffin::status done =
-            std::visit([&](auto& held) { return forward(held, *known); }, training->held);
+        const std::size_t ids = call->token_ids != nullptr ? call->tokens : 0;
+        tiffin::c_detail::rows_of_call& rows = training->next_rows;
+        tiffin::status done = rows.read(training->in_files, {call->token_ids, ids});
+        if (done)
+            done = std::visit([&](auto& held) { return forward(held, *known, rows.gathered()); }, training->held);
+        if (done) std::swap(rows, training->rows);
         if (!done) return error_of(because(done.failure()));
         training->tokens = call->tokens;
         return nullptr;

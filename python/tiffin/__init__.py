@@ -12,6 +12,8 @@
     tiffin.load_layer("layer.safetensors")
     tiffin.Training(stem.text, weights)                                   # forward, backward, gradients
     tiffin.Rows.open("table.safetensors", "table")                        # rows of a table larger than memory
+    tiffin.NgramAddresses.open("model.gguf")                              # row numbers by the last token ids, and their rows
+    tiffin.StoredTable.create("facts.rows", 10 ** 7, 256)                 # rows that learn, in a file
 
 What cannot be read as what it is called is a tiffin.Error: nothing is cast that would lose a part of a number but the
 rounding of floats to float32, and no memory is read that an array does not have. A call releases the interpreter's lock.
@@ -23,8 +25,10 @@ from ._arrays import BLOCKS
 from ._library import BACKENDS, DTYPES, Error
 from .compositions import Composition, Cost, Needed
 from .layers import Layer, Model, load_layer, open_model
+from .ngrams import Histories, NgramAddresses
 from .rows import Counts, Rows
+from .stored import Moments, StoredTable
 from .training import RowGradients, Training
 
-__all__ = ["BACKENDS", "BLOCKS", "DTYPES", "Composition", "Cost", "Counts", "Error", "Layer", "Model", "Needed", "RowGradients", "Rows",
-           "Training", "load_layer", "open_model"]
+__all__ = ["BACKENDS", "BLOCKS", "DTYPES", "Composition", "Cost", "Counts", "Error", "Histories", "Layer", "Model", "Moments", "Needed",
+           "NgramAddresses", "RowGradients", "Rows", "StoredTable", "Training", "load_layer", "open_model"]

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from ._library import BlockOption, DTYPES, Error, Tensor
+from ._library import BlockOption, DTYPES, ROWS, Error, Tensor
 
 # Numbers of a block and its bytes.
 BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "i32": (1, 4), "i64": (1, 8), "u8": (1, 1), "f64": (1, 8),
@@ -107,7 +107,9 @@ def bytes_of(name, kind, data, shape):
 
 
 def tensor(name, given):
-    """Format, dense memory, shape, and whether it was copied, of a tensor that somebody gives."""
+    """Format, dense memory, shape, and whether it was copied, of a tensor that somebody gives; ("rows", Rows, shape) of rows in a file."""
+    if hasattr(given, "_rows_at"):
+        return "rows", given, (), False
     if not isinstance(given, tuple):
         a = array(name, given)
         kind = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}.get(str(a.dtype))
@@ -115,12 +117,15 @@ def tensor(name, given):
         return kind, np.ascontiguousarray(a), a.shape, not a.flags.c_contiguous
     refuse(len(given) == 3, name, f"is a tuple of {len(given)}; it must be (format, numbers, shape)", "dtype")
     kind, data, shape = given
-    refuse(kind in BLOCKS, name, f"is called {kind!r}; there are {', '.join(BLOCKS)}", "dtype")
+    in_file = kind == "rows" and hasattr(data, "_rows_at")
+    refuse(in_file or kind in BLOCKS, name, f"is called {kind!r}; there are {', '.join(BLOCKS)}", "dtype")
     try:
         shape = tuple(whole(name, size, 0, 2 ** 63) for size in shape)
     except (Error, TypeError):
         raise Error(f"{name}: has shape {shape!r}; it must be whole numbers", "shape", name) from None
     refuse(len(shape) <= 4, name, f"has shape {shape}; a tensor has at most 4 axes", "shape")
+    if in_file:
+        return kind, data, shape, False
     dense, copied = bytes_of(name, kind, data, shape)
     return kind, dense, shape, copied
 
@@ -131,11 +136,17 @@ def tensors_of(given):
     return listed(made), made, tuple(name for name, (*_, copied) in made.items() if copied)
 
 
+def rows_in(made):
+    """The Rows among the tensors of tensors_of(): whoever reads them asks first whether they are open."""
+    return tuple(a for kind, a, *_ in made.values() if kind == "rows")
+
+
 def listed(made):
     """The list for C of {name: (format, dense array, shape, ...)}."""
     array_of = (Tensor * len(made))()
     for to, (name, (kind, a, shape, *_)) in zip(array_of, made.items()):
-        to.name, to.data, to.type, to.rank = text(name, name), a.ctypes.data, DTYPES[kind], len(shape)
+        at, number = (a._rows_at(), ROWS) if kind == "rows" else (a.ctypes.data, DTYPES[kind])
+        to.name, to.data, to.type, to.rank = text(name, name), at, number, len(shape)
         to.shape[:len(shape)] = shape
     return array_of
 

@@ -12,6 +12,7 @@ BACKENDS = {"simd": 0, "eigen": 1, "reference": 2}
 DTYPES = {name: i for i, name in enumerate(
     "as_stored f32 f16 bf16 i32 i64 u8 q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 f64 "
     "f8_e4m3 f8_e5m2 f8_e8m0 nvfp4 u4".split())}
+ROWS = -1  # the type of a tensor whose rows are read from a file
 CODES = ("shape missing_tensor unused_tensor duplicate_tensor dtype value size token_id overlap workspace option file "
          "empty device executor").split()
 OTHER_CODES = {100: "argument", 101: "memory"}
@@ -60,6 +61,14 @@ GradientStruct = _struct("GradientStruct", ("name", _text), ("rank", _size), ("s
 RowsOptions = _struct("RowsOptions", ("struct_size", _size), ("direct", _int), ("cache_rows", _size), ("cache_bytes", _size))
 RowsShape = _struct("RowsShape", ("struct_size", _size), ("rows", _size), ("width", _size), ("type", _int), ("row_bytes", _size))
 RowsCounts = _struct("RowsCounts", ("struct_size", _size), ("hits", c.c_uint64), ("misses", c.c_uint64), ("bytes_read", c.c_uint64))
+EngramHash = _struct("EngramHash", ("struct_size", _size), ("order", _size), ("multipliers", _pointer), ("heads", _pointer),
+                     ("primes", _pointer), ("offsets", _pointer), ("vocab", _size), ("compressed", _pointer), ("pad", _int),
+                     ("unsigned_remainder", _int), ("may_wrap", _int), ("oldest_first", _int))
+LongcatHash = _struct("LongcatHash", ("struct_size", _size), ("vocab", _size), ("ratio", _size), ("longest", _size), ("per_length", _size))
+NgramsShape = _struct("NgramsShape", ("struct_size", _size), ("order", _size), ("tables", _size), ("vocab", _size))
+StoredShape = _struct("StoredShape", ("struct_size", _size), ("rows", _size), ("width", _size), ("commits", c.c_uint64), ("unfinished", _int))
+AdamW = _struct("AdamW", ("struct_size", _size), *((name, c.c_double) for name in ("rate", "beta1", "beta2", "eps", "decay", "clip")))
+FIRST_ROW = c.CFUNCTYPE(None, _pointer, _size, c.POINTER(c.c_float))
 
 
 class Error(Exception):
@@ -101,7 +110,15 @@ def _load():
             ("training_ids", n, (p, p, p)), ("training_clear", None, (p,)),
             ("rows_open", p, (t, t, p, p)), ("rows_free", None, (p,)), ("rows_describe", p, (p, p)), ("rows_gather", p, (p, p, n, p)),
             ("rows_read", p, (p, p, n, p)), ("rows_count", p, (p, p)), ("rows_replace", p, (p, _int, _int)),
-            ("rows_add_mean", p, (p, p, n, p)), ("rows_undo", i, (p,))):
+            ("rows_add_mean", p, (p, p, n, p)), ("rows_undo", i, (p,)),
+            ("ngrams_engram", p, (p, _int, p)), ("ngrams_longcat", p, (p, _int, p)), ("ngrams_open", p, (t, c.c_int64, t, p, p, p)),
+            ("ngrams_free", None, (p,)), ("ngrams_describe", p, (p, p)), ("ngrams_rows", c.c_int64, (p, n)),
+            ("ngrams_address", p, (p, p, p, n, p, p)), ("histories_make", p, (p, n, n, p)), ("histories_free", None, (p,)),
+            ("histories_undo", p, (p, n, n)), ("histories_reset", p, (p, n)), ("histories_copy", p, (p, n, n)),
+            ("stored_table_create", p, (t, n, n, FIRST_ROW, p, p)), ("stored_table_open", p, (t, p)), ("stored_table_free", None, (p,)),
+            ("stored_table_describe", p, (p, p)), ("stored_table_read", p, (p, p, n, p, p, p, p)),
+            ("stored_table_step", p, (p, p, n, p, p)), ("stored_table_commit", p, (p,)), ("stored_table_roll_back", p, (p,)),
+            ("stored_table_keep_changes", p, (p,))):
         function = getattr(library, "tiffin_" + name)
         function.restype, function.argtypes = result, arguments
     version = library.tiffin_version()

@@ -10,7 +10,7 @@ from typing import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._arrays import address, block_of, floats, ids_of, number_of, struct_of, tensors_of, text, whole
+from ._arrays import address, block_of, floats, ids_of, number_of, rows_in, struct_of, tensors_of, text, whole
 from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Error, Options, check, lib
 from ._threads import Aside, executor
 
@@ -29,7 +29,8 @@ class Layer:
     block: a composition's text (docs/layers.md), or a dict of a layer file's options, {"block": "stem"}.
     weights: arrays by name: float32, float16, int32 or int64, or ("q8_0" or another format, its bytes, shape). Arrays are
         read as numpy indexes them: one that does not lie densely is copied, and `layer.copied` names it. Tables are read
-        where they lie, and kept: `layer.in_place` names them.
+        where they lie, and kept: `layer.in_place` names them. A table can be a Rows, which stays in its file: each call
+        reads the rows of its tokens; of a pool it is ("rows", Rows, (experts, vocab, width)).
     backend: "simd"; "eigen"; "reference", in double throughout, slow, to check the others with.
     format, tables: what simd keeps dense weights and tables in: "as_stored", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1".
     f32_activations: False: simd rounds activations beside q8_0, q4_0, q4_1 and bf16.
@@ -44,6 +45,7 @@ class Layer:
     per_layer_input_width: int  # 0: it is not read
     held_bytes: int             # of weights in the layer's own memory
     copied: tuple
+    _files: tuple
     _pickled: tuple | None
 
     def __init__(self, block: str | dict, weights: dict, *, backend: str = "simd", format: str = "as_stored", tables: str = "as_stored",
@@ -52,7 +54,7 @@ class Layer:
         self._make(lambda how, to: lib.tiffin_layer_make(options, len(options), given, len(given), how, to), backend=backend,
                    format=format, tables=tables, f32_activations=f32_activations, threads=threads, progress=progress,
                    keeps=(memory, options, given))
-        self.copied, self._pickled = copied, None
+        self.copied, self._pickled, self._files = copied, None, rows_in(memory)
 
     def _make(self, make, *, backend="simd", format="as_stored", tables="as_stored", f32_activations=False, threads=1, progress=None,
               keeps=None):
@@ -76,7 +78,7 @@ class Layer:
             setattr(self, name, getattr(lib, "tiffin_layer_" + name)(made))
         self.reads_token_ids = bool(lib.tiffin_layer_reads_token_ids(made))
         self.reads_residual = bool(lib.tiffin_layer_reads_residual(made))
-        self.copied = ()
+        self.copied = self._files = ()
 
     @classmethod
     def _from(cls, make, pickled, **options):
@@ -116,6 +118,8 @@ class Layer:
         """y (tokens, d_model) of x (tokens, d_model); with routes=True a pair of y and the experts chosen, an array
         (tokens, choices) with the fields expert and weight. Where the layer reads them: token_ids (tokens),
         residual (tokens, d_model), per_layer_input (tokens, per_layer_input_width)."""
+        for file in self._files:
+            file._rows_at()
         x = _rows("x", x, self.d_model, None)
         tokens, threads = len(x), self.threads if threads is None else threads
         call, here = struct_of(Call), self._here

@@ -24,6 +24,11 @@ class Counts(NamedTuple):
     bytes_read: int
 
 
+def rows_options(direct, cache_rows, cache_bytes):
+    return struct_of(RowsOptions, direct=bool(direct), cache_rows=whole("cache_rows", cache_rows, 0, 2 ** 63),
+                     cache_bytes=whole("cache_bytes", cache_bytes, 0, 2 ** 63))
+
+
 class Rows:
     """The rows of a table in a safetensors or GGUF file. len(rows) counts them, those that were added too.
 
@@ -38,9 +43,11 @@ class Rows:
 
     def __init__(self, path: str | os.PathLike, tensor: str, *, direct: bool = False, cache_rows: int = 0, cache_bytes: int = 0) -> None:
         made = c.c_void_p()
-        how = struct_of(RowsOptions, direct=bool(direct), cache_rows=whole("cache_rows", cache_rows, 0, 2 ** 63),
-                        cache_bytes=whole("cache_bytes", cache_bytes, 0, 2 ** 63))
+        how = rows_options(direct, cache_rows, cache_bytes)
         check(lib.tiffin_rows_open(text("path", path), text("tensor", tensor), c.byref(how), c.byref(made)))
+        self._hold(made, path, tensor, direct, cache_rows, cache_bytes)
+
+    def _hold(self, made, path, tensor, direct, cache_rows, cache_bytes):
         self._at: c.c_void_p | None = made
         self._lock = threading.Lock()
         self._prefetch: threading.Thread | None = None
@@ -59,6 +66,9 @@ class Rows:
     def _open(self):
         refuse(self._at is not None, str(self.path), "is closed", "empty")
         return self._at
+
+    def _rows_at(self):
+        return self._open().value
 
     def _shape(self):
         shape = struct_of(RowsShape)

@@ -34,12 +34,12 @@ class _Trainings:
     def __init__(self):
         self._lock, self._held = threading.Lock(), {}
 
-    def of(self, composition, names, weights, tokens, threads):
-        key = (composition, *names, threads, tuple((w.data_ptr(), w.dtype, w.shape) for w in weights))
+    def of(self, composition, names, weights, tokens, threads, frozen):
+        key = (composition, *names, threads, frozen, tuple((w.data_ptr(), w.dtype, w.shape) for w in weights))
         with self._lock:
             held = self._held.pop(key, None)
             if held is None or held.tokens < tokens:
-                held = _Kept(composition, names, weights, max(tokens, 2 * held.tokens if held else 0), threads)
+                held = _Kept(composition, names, weights, max(tokens, 2 * held.tokens if held else 0), threads, frozen)
             self._held[key] = held  # the last again
             while len(self._held) > _KEPT:
                 self._held.pop(next(iter(self._held)))
@@ -53,10 +53,10 @@ class _Trainings:
 
 
 class _Kept:
-    def __init__(self, composition, names, weights, tokens, threads):
+    def __init__(self, composition, names, weights, tokens, threads, frozen):
         self.lock, self.tokens, self.call = threading.Lock(), tokens, None
         self.training = Training(composition, {name: w.detach().numpy() for name, w in zip(names, weights)},
-                                 numbers=_NUMBERS[_dtype(weights)], tokens=tokens, threads=threads)
+                                 numbers=_NUMBERS[_dtype(weights)], tokens=tokens, threads=threads, frozen=frozen.split())
 
     def forward(self, x, beside, weights):
         arrays = {name: a.numpy() for name, a in beside.items()}
@@ -87,27 +87,27 @@ def _beside(token_ids, residual, per_layer_input):
 
 @torch.library.custom_op("tiffin::ffn", mutates_args=(), device_types="cpu")
 def _ffn(x: torch.Tensor, token_ids: Optional[torch.Tensor], residual: Optional[torch.Tensor], per_layer_input: Optional[torch.Tensor],
-         weights: List[torch.Tensor], composition: str, names: str, threads: int) -> torch.Tensor:
+         weights: List[torch.Tensor], composition: str, names: str, frozen: str, threads: int) -> torch.Tensor:
     x, beside = x.detach().contiguous(), _beside(token_ids, residual, per_layer_input)
-    kept = _trainings.of(composition, names.split(), weights, len(x), threads)
+    kept = _trainings.of(composition, names.split(), weights, len(x), threads, frozen)
     with kept.lock:
         return torch.from_numpy(kept.forward(x, beside, weights))
 
 
 @_ffn.register_fake
-def _(x, token_ids, residual, per_layer_input, weights, composition, names, threads):
+def _(x, token_ids, residual, per_layer_input, weights, composition, names, frozen, threads):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("tiffin::ffn_backward", mutates_args=(), device_types="cpu")
 def _ffn_backward(dy: torch.Tensor, x: torch.Tensor, token_ids: Optional[torch.Tensor], residual: Optional[torch.Tensor],
-                  per_layer_input: Optional[torch.Tensor], weights: List[torch.Tensor], composition: str, names: str,
+                  per_layer_input: Optional[torch.Tensor], weights: List[torch.Tensor], composition: str, names: str, frozen: str,
                   threads: int, wanted: List[bool], sparse: bool) -> List[torch.Tensor]:
     """Of x, residual and per_layer_input; then of each weight. What is not wanted is empty. With `sparse`, of a table
     (tokens, width): the gradient of each id at the first token that has it, and 0 at the others."""
     dy, x, beside = dy.detach().contiguous(), x.detach().contiguous(), _beside(token_ids, residual, per_layer_input)
     asked = [name for name, is_wanted in zip(("x", "residual", "per_layer_input"), wanted) if is_wanted]
-    kept = _trainings.of(composition, names.split(), weights, len(x), threads)
+    kept = _trainings.of(composition, names.split(), weights, len(x), threads, frozen)
     with kept.lock:
         if not kept.ran(x, beside, weights):
             kept.forward(x, beside, weights)
@@ -122,7 +122,7 @@ def _ffn_backward(dy: torch.Tensor, x: torch.Tensor, token_ids: Optional[torch.T
 
 
 @_ffn_backward.register_fake
-def _(dy, x, token_ids, residual, per_layer_input, weights, composition, names, threads, wanted, sparse):
+def _(dy, x, token_ids, residual, per_layer_input, weights, composition, names, frozen, threads, wanted, sparse):
     inputs = [torch.empty_like(like, memory_format=torch.contiguous_format) if is_wanted else x.new_empty(0)
               for like, is_wanted in zip((x, residual, per_layer_input), wanted)]
     tables = _tables(composition, names) if sparse else ()
@@ -154,17 +154,17 @@ def _gradient(found, weight, token_ids, sparse):
 
 
 def _setup(ctx, inputs, output):
-    x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.threads = inputs
+    x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.frozen, ctx.threads = inputs
     ctx.save_for_backward(x, token_ids, residual, per_layer_input, *weights)
     ctx.wanted = [a is not None and a.requires_grad for a in (x, residual, per_layer_input)] + [w.requires_grad for w in weights]
 
 
 def _differentiate(ctx, dy):
     x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
-    made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.threads,
-                                         ctx.wanted, False)
+    made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names, ctx.frozen,
+                                         ctx.threads, ctx.wanted, False)
     of = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)]
-    return of[0], None, of[1], of[2], of[3:], None, None, None
+    return of[0], None, of[1], of[2], of[3:], None, None, None, None
 
 
 _ffn.register_autograd(_differentiate, setup_context=_setup)
@@ -174,21 +174,21 @@ class _SparseFFN(torch.autograd.Function):
     """The same with sparse gradients of tables, which torch.compile does not trace."""
 
     @staticmethod
-    def forward(ctx, x, token_ids, residual, per_layer_input, composition, names, threads, *weights):
-        y = torch.ops.tiffin.ffn(x, token_ids, residual, per_layer_input, list(weights), composition, names, threads)
-        _setup(ctx, (x, token_ids, residual, per_layer_input, weights, composition, names, threads), y)
+    def forward(ctx, x, token_ids, residual, per_layer_input, composition, names, frozen, threads, *weights):
+        y = torch.ops.tiffin.ffn(x, token_ids, residual, per_layer_input, list(weights), composition, names, frozen, threads)
+        _setup(ctx, (x, token_ids, residual, per_layer_input, weights, composition, names, frozen, threads), y)
         return y
 
     @staticmethod
     def backward(ctx, dy):
         x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
         made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names,
-                                             ctx.threads, ctx.wanted, True)
+                                             ctx.frozen, ctx.threads, ctx.wanted, True)
         of, tables = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)], _tables(ctx.composition, ctx.names)
         for i, (name, w) in enumerate(zip(ctx.names.split(), weights), 3):
             if of[i] is not None and name in tables:
                 of[i] = torch.sparse_coo_tensor(token_ids.long()[None], of[i], w.shape, check_invariants=False).coalesce()
-        return of[0], None, of[1], of[2], None, None, None, *of[3:]
+        return of[0], None, of[1], of[2], None, None, None, None, *of[3:]
 
 
 class FFN(nn.Module):
@@ -197,6 +197,8 @@ class FFN(nn.Module):
     Sizes: d_model, d_ff, vocab, experts, rank, inner, choices, outputs, heads: those that the composition has.
     layers: of the whole model, for DeepNorm; seed, scale: see Composition.initial. threads: None: torch.get_num_threads().
     sparse: gradients of tables are sparse tensors, as optimizers of embeddings want them; torch.compile needs False.
+    stored: tables that lie in files, {"stem_embed.weight": tiffin.StoredTable}: float32, no parameters of the module, not in its
+        state_dict. A call reads the rows of its tokens; RowAdamW(..., stored=[block]) steps them. Not under torch.compile.
 
     Parameters have the composition's names, so state_dict() is what tiffin.Layer and layer files take:
         tiffin.Layer(block.composition.text, {n: p.numpy() for n, p in block.state_dict().items()})
@@ -204,14 +206,26 @@ class FFN(nn.Module):
     or float64, on the CPU.
     """
 
-    def __init__(self, composition, *, layers=1, seed=0, scale=1.0, threads=None, sparse=False, dtype=torch.float32, **sizes):
+    def __init__(self, composition, *, layers=1, seed=0, scale=1.0, threads=None, sparse=False, stored=None, dtype=torch.float32, **sizes):
         super().__init__()
         self.composition = Composition(composition)
         self.sizes, self.threads, self.sparse = dict(sizes), threads, sparse
         needs = {n: need for n, need in self.composition.needs(**sizes).items() if not need.optional}
-        initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **sizes)
+        self.stored = dict(stored or {})
+        for name, table in self.stored.items():
+            need = needs.get(name)
+            if need is None or not need.rows or need.shape != (len(table), table.width) or dtype != torch.float32:
+                raise ValueError(f"stored: {name} is a table of {len(table)} rows of {table.width} in float32; the composition's is "
+                                 f"{'none' if need is None else (*need.shape, dtype)}")
+        self._read = []  # of each stored table since the last step: its name, ids, and rows with their gradients
+        # Starting values of a stored table are its own: of another vocab they are not made.
+        initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **({**sizes, "vocab": 1} if self.stored else sizes))
+        if self.stored and any(need.rows and name not in self.stored for name, need in needs.items()):
+            initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **sizes)
         self._names = list(needs)
         for name, need in needs.items():
+            if name in self.stored:
+                continue
             owner, leaf = self._owner(name)
             if need.integers:  # a map of experts: token ids to experts, in turns
                 experts = sizes.get("experts", 1)
@@ -230,12 +244,45 @@ class FFN(nn.Module):
         return at, leaf
 
     def weights(self):
-        """The tensors, in the order of the composition's text."""
+        """The tensors, in the order of the composition's text; without stored tables."""
         found = []
         for name in self._names:
-            owner, leaf = self._owner(name)
-            found.append(getattr(owner, leaf))
+            if name not in self.stored:
+                owner, leaf = self._owner(name)
+                found.append(getattr(owner, leaf))
         return found
+
+    def _weights_of(self, ids):
+        """The tensors that a call reads, and its ids in them: where tables are stored, all tables are the rows of these ids alone."""
+        if not self.stored:
+            return self.weights(), ids
+        if ids is None:
+            raise ValueError("token_ids: missing; they say which rows of the stored tables are read")
+        different, places = torch.unique(ids, return_inverse=True)
+        needs, held, made = self.composition.needs(**self.sizes), iter(self.weights()), []
+        for name in self._names:
+            if name in self.stored:
+                rows = torch.from_numpy(self.stored[name].gather(different.numpy()))
+                if torch.is_grad_enabled():
+                    self._read.append((name, different.numpy(), rows.requires_grad_()))
+                made.append(rows)
+                continue
+            weight = next(held)
+            if not (needs[name].rows or needs[name].integers):
+                made.append(weight)
+            elif self.sparse and needs[name].rows and weight.dim() == 2:
+                made.append(nn.functional.embedding(different, weight, sparse=True))
+            else:
+                made.append(weight.index_select(weight.dim() - 2 if needs[name].rows else 0, different))
+        return made, places
+
+    def step_stored(self, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+        """A step of AdamW on the rows of stored tables that were read since the last, where backward gave them gradients."""
+        for name, table in self.stored.items():
+            learnt = [(ids, rows.grad.numpy()) for of, ids, rows in self._read if of == name and rows.grad is not None]
+            if learnt:
+                table.step(np.concatenate([ids for ids, _ in learnt]), np.concatenate([g for _, g in learnt]), lr, betas, eps, weight_decay)
+        self._read.clear()
 
     def extra_repr(self):
         return ", ".join([self.composition.text, *(f"{n}={v}" for n, v in self.sizes.items())])
@@ -245,12 +292,14 @@ class FFN(nn.Module):
         rows = lambda a: None if a is None else a.reshape(-1, a.shape[-1])
         ids = None if token_ids is None else token_ids.reshape(-1)
         threads = torch.get_num_threads() if self.threads is None else self.threads
-        weights, inputs = self.weights(), (rows(x), ids, rows(residual), rows(per_layer_input))
-        text = self.composition.text
-        if self.sparse:
-            y = _SparseFFN.apply(*inputs, text, " ".join(self._names), threads, *weights)
+        weights, ids = self._weights_of(ids)
+        inputs, text, names = (rows(x), ids, rows(residual), rows(per_layer_input)), self.composition.text, " ".join(self._names)
+        # Gradients that nobody wants are not computed.
+        frozen = " ".join(n for n, w in zip(self._names, weights) if w.is_floating_point() and not w.requires_grad)
+        if self.sparse and not self.stored:
+            y = _SparseFFN.apply(*inputs, text, names, frozen, threads, *weights)
         else:
-            y = torch.ops.tiffin.ffn(*inputs, weights, text, " ".join(self._names), threads)
+            y = torch.ops.tiffin.ffn(*inputs, weights, text, names, frozen, threads)
         return y.reshape(shape)
 
 
@@ -281,7 +330,7 @@ class _InModel(FFN):
                     getattr(owner, leaf).mul_(factor)
         # The text has the word where a part reads the residual stream.
         self._reads_residual = "residual" in self.composition.text
-        layer.post_attention_layernorm.register_forward_pre_hook(self._note_residual)
+        self._hook = layer.post_attention_layernorm.register_forward_pre_hook(self._note_residual)
 
     def _note_residual(self, _, given):
         self._residual = given[0]
@@ -321,6 +370,8 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
         if not -len(decoder.layers) <= i < len(decoder.layers):
             raise IndexError(f"layer {i}: the model has {len(decoder.layers)}")
         layer = decoder.layers[i]
+        if isinstance(layer.mlp, _InModel):  # replaced before
+            layer.mlp._hook.remove()
         made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, layers=config.num_hidden_layers, seed=i % len(decoder.layers), sparse=sparse,
                            threads=threads, d_model=config.hidden_size, d_ff=config.intermediate_size, vocab=config.vocab_size, **sizes)
         layer.mlp = made[i]
@@ -359,14 +410,23 @@ class RowAdamW(torch.optim.Optimizer):
     row -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay row).
     rowwise: one second moment per row, of the mean of g^2 (FBGEMM's partial row-wise Adam).
     count_rows: False: t counts the steps of the table, as FBGEMM and torch.optim.SparseAdam count.
+    stored: FFNs with tables in files, whose rows step with the first group's options, each with moments and a count in the file.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, rowwise=False, count_rows=True):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, rowwise=False, count_rows=True, stored=()):
         for name, value, holds in (("lr", lr, lr >= 0), ("beta1", betas[0], 0 <= betas[0] < 1), ("beta2", betas[1], 0 <= betas[1] < 1),
                                    ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0)):
             if not (math.isfinite(value) and holds):
                 raise ValueError(f"{name} is {value}")
+        if stored and (rowwise or not count_rows):
+            raise ValueError("stored: a table in a file has two moments and a count of steps per row")
+        self.stored = list(stored)
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, rowwise=rowwise, count_rows=count_rows))
+
+    def zero_grad(self, set_to_none=True):
+        super().zero_grad(set_to_none)
+        for block in self.stored:
+            block._read.clear()
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -378,6 +438,9 @@ class RowAdamW(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     self._step(p, group)
+        of = self.param_groups[0]
+        for block in self.stored:
+            block.step_stored(of["lr"], of["betas"], of["eps"], of["weight_decay"])
         return loss
 
     def _step(self, p, group):

@@ -9,7 +9,7 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._arrays import address, array, block_of, ids_of, listed, number_of, refuse, struct_of, whole
+from ._arrays import address, array, block_of, ids_of, listed, number_of, refuse, rows_in, struct_of, whole
 from ._library import CHOICE, BackwardCall, Error, GradientStruct, Needs, TrainingCall, TrainingOptions, DTYPES, check, lib
 from ._threads import executor
 
@@ -41,7 +41,7 @@ class Training:
         training.clear()
 
     weights: arrays by name, float32, or float64 with numbers="f64"; they are read where they lie, in every call: write steps
-        to them. One that does not lie densely is an Error.
+        to them. One that does not lie densely is an Error. A table can be a Rows of float32.
     numbers: "f32", on SIMD; "bf16", the same with factors of products rounded; "f64", in double throughout, slow.
     tokens: the most per call. table_rows: the most different ids until clear(); 0: `tokens`.
     frozen: names of tensors without gradients. recompute: keep nothing from forward to backward, which runs it again.
@@ -60,6 +60,7 @@ class Training:
         number_of("numbers", numbers, kinds)
         self.dtype, self.threads = np.dtype(kinds[numbers]), whole("threads", threads, 1, 2 ** 16 + 1)
         given = {name: self._weight(name, a) for name, a in weights.items()}
+        self._files = rows_in(given)
         names = (c.c_char_p * len(frozen))(*(name.encode() for name in frozen))
         options, tensors = block_of(block), listed(given)
         how = struct_of(TrainingOptions, numbers=DTYPES[numbers], tokens=whole("tokens", tokens, 1, 2 ** 31),
@@ -76,6 +77,8 @@ class Training:
         self.reads_token_ids, self.reads_residual = bool(needs.reads_token_ids), bool(needs.reads_residual)
 
     def _weight(self, name, a):
+        if hasattr(a, "_rows_at"):
+            return "rows", a, ()
         given = array(name, a)
         kinds = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
         if self.dtype == np.float64:
@@ -95,6 +98,8 @@ class Training:
     def forward(self, x: ArrayLike, token_ids: ArrayLike | None = None, residual: ArrayLike | None = None,
                 per_layer_input: ArrayLike | None = None, routes: bool = False):
         """y (tokens, outputs); with routes=True a pair of y and the experts chosen, as Layer gives it."""
+        for file in self._files:
+            file._rows_at()
         x = self._rows("x", x, self.d_model, None)
         tokens = len(x)
         ids = None if token_ids is None else ids_of(token_ids, tokens)

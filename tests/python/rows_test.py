@@ -95,6 +95,61 @@ with tempfile.TemporaryDirectory() as folder:
     for wrong in (-1, 1.5, True, "many"):
         refused(f"cache_rows {wrong}", "option", "cache_rows", lambda: tiffin.Rows.open(path, "table", cache_rows=wrong))
 
+    # Layers that read their tables from files: the same bits as from memory.
+    stem, sizes = tiffin.Composition("stem"), dict(d_model=24, d_ff=37, vocab=n)
+    weights = {**stem.initial(layers=1, **sizes), "stem_embed.weight": table}
+    x, ids = rng.normal(size=(70, 24)).astype(np.float32), rng.integers(0, n, 70)
+    ids[:40] = ids[0]
+    for options in ({}, {"backend": "eigen"}, {"backend": "reference"}, {"format": "q8_0"}):
+        wanted = tiffin.Layer("stem", weights, **options)(x, token_ids=ids, threads=2)
+        for how in ({}, {"direct": True}, {"cache_rows": 30}):
+            rows = tiffin.Rows.open(path, "table", **how)
+            layer = tiffin.Layer("stem", {**weights, "stem_embed.weight": rows}, **options)
+            expect(f"{options}, {how}", (layer(x, token_ids=ids, threads=2) == wanted).all())
+            expect("holds none of it", layer.held_bytes < table.nbytes and layer.needs() == {"token_ids": ("tokens",)})
+    with rows.edited({int(ids[0]): int(ids[-1])}):
+        swapped = np.where(ids == ids[0], ids[-1], ids)
+        expect("edits are read", (layer(x, token_ids=ids) == layer(x, token_ids=swapped)).all())
+    mean = rows.add_mean([1, 2])
+    refused("a row that was added later", "token_id", "stem_embed", lambda: layer(x[:1], token_ids=[mean]))
+    refused("no ids", "size", "token_ids", lambda: layer(x))
+    refused("an id beyond", "token_id", "stem_embed", lambda: layer(x, token_ids=np.full(70, n)))
+    good = []
+    def call(seed):
+        own = np.random.default_rng(seed)
+        for _ in range(20):
+            some = own.integers(0, n, 1 + seed * 20)
+            good.append((layer(x[:len(some)], token_ids=some) == plain(x[:len(some)], token_ids=some)).all())
+    plain = tiffin.Layer("stem", weights, **options)
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(3)]
+    [t.start() for t in callers], [t.join() for t in callers]
+    expect("three threads", len(good) == 60 and all(good))
+    rows.close()
+    refused("its rows are closed", "empty", "closed", lambda: layer(x, token_ids=ids))
+
+    # A pool: a row of each expert.
+    mort, sizes = tiffin.Composition("mort(stem)"), dict(d_model=4, d_ff=37, vocab=5, experts=3)
+    weights = {**mort.initial(layers=1, **sizes), "modulators.weight": pool}
+    x4, ids5 = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 5, 9)
+    rows = tiffin.Rows.open(path, "pool")
+    layer = tiffin.Layer("mort(stem)", {**weights, "modulators.weight": ("rows", rows, (3, 5, 4))})
+    expect("a pool in a file", (layer(x4, token_ids=ids5) == tiffin.Layer("mort(stem)", weights)(x4, token_ids=ids5)).all())
+    for shape in ((3, 5), (5, 3, 4, 1), (3, 5, 5), (3, 4, 4), (0, 5, 4), (15, 4)):
+        refused(f"a pool as {shape}", "shape", "modulators", lambda: tiffin.Layer("mort(stem)", {**weights, "modulators.weight": ("rows", rows, shape)}))
+
+    # Layers that learn from files.
+    weights = {**stem.initial(layers=1, d_model=24, d_ff=37, vocab=n), "stem_embed.weight": table}
+    rows, dy = tiffin.Rows.open(path, "table"), rng.normal(size=(70, 24)).astype(np.float32)
+    here, there = tiffin.Training("stem", weights, tokens=80), tiffin.Training("stem", {**weights, "stem_embed.weight": rows}, tokens=80)
+    expect("forward", (here.forward(x, token_ids=ids) == there.forward(x, token_ids=ids)).all())
+    refused("an id beyond", "token_id", "stem_embed", lambda: there.forward(x, token_ids=np.full(70, n)))
+    expect("backward, after a forward that was refused", (here.backward(dy)["x"] == there.backward(dy)["x"]).all())
+    for name, g in here.gradients.items():
+        same = there.gradients[name]
+        expect(name, (same.rows == g.rows).all() and (same.ids == g.ids).all() if name == "stem_embed.weight" else (same == g).all())
+    refused("half", "dtype", "stem_embed", lambda: tiffin.Training(
+        "stem", {**tiffin.Composition("stem").initial(layers=1, d_model=24, d_ff=8, vocab=20), "stem_embed.weight": tiffin.Rows.open(path, "half")}))
+
     # A million gathered rows, ten thousand calls, and handles opened and left: no memory is lost.
     mlp = tiffin.Composition("mlp").initial(d_model=16, d_ff=32, layers=1)
     layer, x = tiffin.Layer("mlp", mlp), np.ones((2, 16), np.float32)
