@@ -162,8 +162,8 @@ inline status add_rows(const tiffin_tensor& t, weights& to, std::vector<rows_ten
 
 // A block as its options and tensors in the caller's memory, or `in_files`. Returns what is wrong, or NULL.
 inline tiffin_error* describe(const tiffin_block_option* block, std::size_t block_count,
-                              const tiffin_tensor* tensors, std::size_t tensor_count,
-                              io::described_layer& to, std::vector<rows_tensor>& in_files) {
+                              const tiffin_tensor* tensors, std::size_t tensor_count, io::described_layer& to,
+                              std::vector<rows_tensor>& in_files) {
     if (block == nullptr && block_count > 0) return error_of(is_null("block"));
     if (tensors == nullptr && tensor_count > 0) return error_of(is_null("tensors"));
     for (size_t i = 0; i < block_count; ++i) {

@@ -141,7 +141,8 @@ tiffin_error* tiffin_composition_initialise(const tiffin_composition* compositio
         if (!known) return error_of({TIFFIN_ERRC_ARGUMENT, known.failure()});
         tiffin::io::described_layer given;
         std::vector<rows_tensor> in_files;
-        if (tiffin_error* const wrong = describe(nullptr, 0, tensors, tensor_count, given, in_files)) return wrong;
+        if (tiffin_error* const wrong = describe(nullptr, 0, tensors, tensor_count, given, in_files))
+            return wrong;
         tiffin::named_memory<float> to;
         for (const auto& e : given.tensors.entries()) {
             if (e.tensor.gathered != 0)

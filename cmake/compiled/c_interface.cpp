@@ -318,9 +318,9 @@ tiffin_error* tiffin_layer_run(const tiffin_layer* layer, const tiffin_call* cal
         const callers_executor execute(*known);
         const tiffin::status done = layer->tables.with(given.token_ids, c.tokens, [&](auto gathered) {
             given.gathered = gathered;
-            return layer->held.try_call(
-                rows(c.x, c.x_stride, needs.d_model), given, rows(c.y, c.y_stride, needs.d_model),
-                {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);
+            return layer->held.try_call(rows(c.x, c.x_stride, needs.d_model), given,
+                                        rows(c.y, c.y_stride, needs.d_model),
+                                        {static_cast<std::byte*>(c.workspace), c.workspace_bytes}, execute);
         });
         return done ? nullptr : error_of(because(done.failure()));
     });

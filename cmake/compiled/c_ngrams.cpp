@@ -15,7 +15,8 @@
 #include <vector>
 
 struct tiffin_ngrams {
-    std::variant<tiffin::ngram_addresses<tiffin::engram_hash>, tiffin::ngram_addresses<tiffin::longcat_hash>> held;
+    std::variant<tiffin::ngram_addresses<tiffin::engram_hash>, tiffin::ngram_addresses<tiffin::longcat_hash>>
+        held;
     std::size_t vocab;
 };
 struct tiffin_histories {
@@ -60,8 +61,9 @@ tiffin_error* tiffin_ngrams_engram(const tiffin_engram_hash* hash, int32_t end, 
         const tiffin_engram_hash& h = *hash;
         if (h.order < 2)
             return error_of(because(failure(errc::size, "order", "is ", h.order, "; it is 2 or more")));
-        for (const auto& [name, given] :
-             {std::pair<const char*, const void*>{"multipliers", h.multipliers}, {"heads", h.heads}, {"primes", h.primes}})
+        for (const auto& [name, given] : {std::pair<const char*, const void*>{"multipliers", h.multipliers},
+                                          {"heads", h.heads},
+                                          {"primes", h.primes}})
             if (given == nullptr) return error_of(is_null(name));
         tiffin::engram_hash made{.multipliers = {h.multipliers, h.multipliers + h.order},
                                  .pad = h.pad,
@@ -81,14 +83,17 @@ tiffin_error* tiffin_ngrams_longcat(const tiffin_longcat_hash* hash, int32_t end
     return guarded([&]() -> tiffin_error* {
         if (ngrams == nullptr) return error_of(is_null("ngrams"));
         if (const auto wrong = unknown_size(hash, "hash")) return error_of(*wrong);
-        return give(make(tiffin::longcat_hash{hash->vocab, hash->ratio, hash->longest, hash->per_length}, end),
-                    ngrams);
+        return give(
+            make(tiffin::longcat_hash{hash->vocab, hash->ratio, hash->longest, hash->per_length}, end),
+            ngrams);
     });
 }
 tiffin_error* tiffin_ngrams_open(const char* path, int64_t layer, const char* constants,
-                                 const tiffin_rows_options* options, tiffin_ngrams** ngrams, tiffin_rows** rows) {
+                                 const tiffin_rows_options* options, tiffin_ngrams** ngrams,
+                                 tiffin_rows** rows) {
     return guarded([&]() -> tiffin_error* {
-        if (path == nullptr || ngrams == nullptr) return error_of(is_null(path == nullptr ? "path" : "ngrams"));
+        if (path == nullptr || ngrams == nullptr)
+            return error_of(is_null(path == nullptr ? "path" : "ngrams"));
         tiffin_rows_options how{};
         if (options != nullptr) {
             if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
@@ -103,7 +108,8 @@ tiffin_error* tiffin_ngrams_open(const char* path, int64_t layer, const char* co
         if (!made) return error_of(because(made.failure()));
         if (rows != nullptr) {
             auto opened = std::make_unique<tiffin_rows>();
-            if (const status s = open_rows(found->table, how, *opened); !s) return error_of(because(s.failure()));
+            if (const status s = open_rows(found->table, how, *opened); !s)
+                return error_of(because(s.failure()));
             *rows = opened.release();
         }
         *ngrams = (*made).release();
@@ -117,15 +123,19 @@ tiffin_error* tiffin_ngrams_describe(const tiffin_ngrams* ngrams, tiffin_ngrams_
     return guarded([&]() -> tiffin_error* {
         if (ngrams == nullptr) return error_of(is_null("ngrams"));
         if (const auto wrong = unknown_size(shape, "shape")) return error_of(*wrong);
-        std::visit([&](const auto& a) { *shape = {sizeof(tiffin_ngrams_shape), a.order(), a.tables(), ngrams->vocab}; },
-                   ngrams->held);
+        std::visit(
+            [&](const auto& a) {
+                *shape = {sizeof(tiffin_ngrams_shape), a.order(), a.tables(), ngrams->vocab};
+            },
+            ngrams->held);
         return nullptr;
     });
 }
 int64_t tiffin_ngrams_rows(const tiffin_ngrams* ngrams, size_t table) {
     if (ngrams == nullptr) return 0;
     return std::visit(
-        [&](const auto& a) { return table < a.tables() ? static_cast<std::int64_t>(a.rows(table)) : 0; }, ngrams->held);
+        [&](const auto& a) { return table < a.tables() ? static_cast<std::int64_t>(a.rows(table)) : 0; },
+        ngrams->held);
 }
 
 tiffin_error* tiffin_histories_make(const tiffin_ngrams* ngrams, size_t count, size_t undoable,
@@ -172,18 +182,21 @@ tiffin_error* tiffin_histories_copy(tiffin_histories* histories, size_t from, si
     });
 }
 
-tiffin_error* tiffin_ngrams_address(const tiffin_ngrams* ngrams, const int32_t* ids, const uint32_t* sequences,
-                                    size_t count, tiffin_histories* histories, int32_t* rows) {
+tiffin_error* tiffin_ngrams_address(const tiffin_ngrams* ngrams, const int32_t* ids,
+                                    const uint32_t* sequences, size_t count, tiffin_histories* histories,
+                                    int32_t* rows) {
     return guarded([&]() -> tiffin_error* {
         if (ngrams == nullptr || histories == nullptr)
             return error_of(is_null(ngrams == nullptr ? "ngrams" : "histories"));
-        if (count > 0 && (ids == nullptr || rows == nullptr)) return error_of(is_null(ids == nullptr ? "ids" : "rows"));
+        if (count > 0 && (ids == nullptr || rows == nullptr))
+            return error_of(is_null(ids == nullptr ? "ids" : "rows"));
         std::vector<std::uint32_t> first;
         if (sequences == nullptr) first.resize(count);
         const std::span<const std::uint32_t> of{sequences != nullptr ? sequences : first.data(), count};
         const status s = std::visit(
             [&](const auto& a) {
-                return a(std::span(ids, count), of, std::span(histories->held), std::span(rows, count * a.tables()));
+                return a(std::span(ids, count), of, std::span(histories->held),
+                         std::span(rows, count * a.tables()));
             },
             ngrams->held);
         return s ? nullptr : error_of(because(s.failure()));

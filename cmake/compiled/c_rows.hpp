@@ -8,6 +8,7 @@
 #include <tiffin/call/gathered_rows.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/io/memory_table.hpp>
+#include <tiffin/learn/stored_table.hpp>
 #include <tiffin/table/cached_rows.hpp>
 #include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/distinct_ids.hpp>
@@ -15,8 +16,11 @@
 #include <tiffin/table/mapped_file.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,9 +29,40 @@
 #include <variant>
 #include <vector>
 
+TIFFIN_BEGIN
+namespace c_detail {
+
+// The values of a table that learns, without what its rows have beside them.
+class stored_values {
+public:
+    explicit stored_values(const stored_table& table, const std::atomic<std::uint64_t>& version)
+        : table_(&table), version_(&version) {}
+    [[nodiscard]] table_shape shape() const { return {table_->vocab(), table_->width(), dtype::f32}; }
+    status read(std::span<const std::int32_t> ids, std::byte* to) const {
+        const std::size_t whole = table_->rows().row_bytes(), values = shape().row_bytes();
+        constexpr std::size_t most = 256;  // rows at a time, so that a read takes a bounded amount of memory
+        std::vector<std::byte> some(std::min(ids.size(), most) * whole);
+        for (std::size_t first = 0; first < ids.size(); first += most) {
+            const auto part = ids.subspan(first, std::min(most, ids.size() - first));
+            if (status s = table_->rows().read(part, some.data()); !s) return s;
+            for (std::size_t i = 0; i < part.size(); ++i)
+                std::memcpy(to + (first + i) * values, some.data() + i * whole, values);
+        }
+        return {};
+    }
+    [[nodiscard]] std::uint64_t version() const { return *version_; }
+
+private:
+    const stored_table* table_;
+    const std::atomic<std::uint64_t>* version_;
+};
+
+}  // namespace c_detail
+TIFFIN_END
+
 struct tiffin_rows {
     std::variant<std::monostate, tiffin::mapped_file, tiffin::direct_file<>,
-                 tiffin::io::memory_rows<tiffin::mapped_file>>
+                 tiffin::io::memory_rows<tiffin::mapped_file>, tiffin::c_detail::stored_values>
         file;
     tiffin::row_store_ref store;  // the file, or the cache of it
     std::optional<tiffin::cached_rows<tiffin::row_store_ref>> cache;
@@ -38,17 +73,20 @@ struct tiffin_rows {
 TIFFIN_BEGIN
 namespace c_detail {
 
-// Opens a table as File, in place, as what refers to it must not move; then what lies over it.
+// Holds a store, in place, as what refers to it must not move; then what lies over it.
+template <class Store>
+void hold_rows(Store store, const tiffin_rows_options& how, tiffin_rows& to) {
+    to.store = row_store_ref(to.file.emplace<Store>(std::move(store)));
+    to.cached = to.store;
+    if (how.cache_rows != 0 || how.cache_bytes != 0)
+        to.cached = row_store_ref(to.cache.emplace(to.store, cache_limit{how.cache_rows, how.cache_bytes}));
+    to.edited.emplace(to.cached);
+}
 template <class File, class Table>
 status open_rows_as(const Table& table, const tiffin_rows_options& how, tiffin_rows& to) {
     auto opened = File::open(table);
     if (!opened) return opened.failure();
-    to.store = row_store_ref(to.file.emplace<File>(*std::move(opened)));
-    to.cached = to.store;
-    if (how.cache_rows != 0 || how.cache_bytes != 0)
-        to.cached =
-            row_store_ref(to.cache.emplace(to.store, cache_limit{how.cache_rows, how.cache_bytes}));
-    to.edited.emplace(to.cached);
+    hold_rows(*std::move(opened), how, to);
     return {};
 }
 // Mapped, unless `direct`; in shards or with scales elsewhere, it is always mapped.

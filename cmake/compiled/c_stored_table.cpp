@@ -6,17 +6,21 @@
 #include <tiffin/train/simd.hpp>
 
 #include "c_common.hpp"
+#include "c_rows.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
 struct tiffin_stored_table {
     tiffin::stored_table held;
+    std::atomic<std::uint64_t> version = 0;  // of the values, for what caches them
 };
 
 namespace {
@@ -45,15 +49,16 @@ private:
 };
 
 status check_options(const tiffin_adamw& how) {
-    const auto check = [](const char* name, double x, double beyond) -> status {
-        if (std::isfinite(x) && x >= 0 && x < beyond) return {};
-        return failure(errc::option, name, "is ", x, "; it must be a number from 0 to below ", beyond);
-    };
-    constexpr double most = 1e30;
-    for (const auto& [name, x, beyond] :
-         {std::tuple{"rate", how.rate, most}, {"beta1", how.beta1, 1.0}, {"beta2", how.beta2, 1.0},
-          {"eps", how.eps, most}, {"decay", how.decay, most}, {"clip", how.clip, most}})
-        if (status s = check(name, x, beyond); !s) return s;
+    for (const auto& [name, x] : {std::pair{"rate", how.rate},
+                                  {"beta1", how.beta1},
+                                  {"beta2", how.beta2},
+                                  {"eps", how.eps},
+                                  {"decay", how.decay},
+                                  {"clip", how.clip}})
+        if (!std::isfinite(x) || x < 0)
+            return failure(errc::option, name, "is ", std::to_string(x), "; it must be a number from 0 on");
+    for (const auto& [name, x] : {std::pair{"beta1", how.beta1}, {"beta2", how.beta2}})
+        if (x >= 1) return failure(errc::option, name, "is ", std::to_string(x), "; it must be below 1");
     return {};
 }
 
@@ -64,7 +69,12 @@ tiffin_error* done(const status& s) {
 // What all do that only call a function of the table's rows.
 template <class Work>
 tiffin_error* on_rows(tiffin_stored_table* table, const Work& work) {
-    return guarded([&] { return table == nullptr ? error_of(is_null("table")) : done(work(table->held.rows())); });
+    return guarded([&]() -> tiffin_error* {
+        if (table == nullptr) return error_of(is_null("table"));
+        const status s = work(table->held.rows());
+        ++table->version;
+        return done(s);
+    });
 }
 
 }  // namespace
@@ -77,10 +87,10 @@ tiffin_error* tiffin_stored_table_create(const char* path, size_t rows, size_t w
         constexpr std::size_t most = std::size_t{1} << 40;
         if (width == 0 || width > most)
             return error_of(because(failure(errc::shape, path, "is to have rows of ", width, " numbers")));
-        auto made = tiffin::stored_table::create(path, rows, width, [&](std::size_t id, std::span<float> to) {
-            std::fill(to.begin(), to.end(), 0.0F);
-            if (first != nullptr) first(user, id, to.data());
-        });
+        tiffin::stored_table::first_row values;
+        if (first != nullptr)
+            values = [&](std::size_t id, std::span<float> to) { first(user, id, to.data()); };
+        auto made = tiffin::stored_table::create(path, rows, width, values);
         if (!made) return error_of(because(made.failure()));
         *table = new tiffin_stored_table{*std::move(made)};
         return nullptr;
@@ -106,6 +116,22 @@ tiffin_error* tiffin_stored_table_describe(const tiffin_stored_table* table, tif
         const tiffin::writable_rows& rows = table->held.rows();
         *shape = {sizeof(tiffin_stored_shape), rows.rows(), table->held.width(), rows.commits(),
                   rows.unfinished() ? 1 : 0};
+        return nullptr;
+    });
+}
+tiffin_error* tiffin_stored_table_rows(const tiffin_stored_table* table, const tiffin_rows_options* options,
+                                       tiffin_rows** rows) {
+    return guarded([&]() -> tiffin_error* {
+        if (table == nullptr || rows == nullptr)
+            return error_of(is_null(table == nullptr ? "table" : "rows"));
+        tiffin_rows_options how{};
+        if (options != nullptr) {
+            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
+            how = *options;
+        }
+        auto made = std::make_unique<tiffin_rows>();
+        hold_rows(stored_values(table->held, table->version), how, *made);
+        *rows = made.release();
         return nullptr;
     });
 }
@@ -144,11 +170,16 @@ tiffin_error* tiffin_stored_table_step(tiffin_stored_table* table, const int32_t
                                                 " comes after ", ids[i - 1], "; they ascend")));
         if (const status s = table->held.fetch({ids, count}); !s) return done(s);
         const given_gradients from({ids, count}, gradients, table->held.width());
-        tiffin::adamw<tiffin::simd<>> optimizer(
-            {.beta1 = how->beta1, .beta2 = how->beta2, .eps = how->eps, .decay = how->decay, .clip = how->clip});
+        tiffin::adamw<tiffin::simd<>> optimizer({.beta1 = how->beta1,
+                                                 .beta2 = how->beta2,
+                                                 .eps = how->eps,
+                                                 .decay = how->decay,
+                                                 .clip = how->clip});
         if (const status s = optimizer.add("gradients", from, table->held); !s) return done(s);
         if (const status s = optimizer.step(how->rate); !s) return done(s);
-        return done(table->held.put_back());
+        const status s = table->held.put_back();
+        ++table->version;
+        return done(s);
     });
 }
 

@@ -73,8 +73,7 @@ tiffin_error* make(const tiffin::io::described_layer& given, const std::vector<r
     if (!made) return error_of(because(made.failure()));
     if (const tiffin::status s = check_read_by_ids(made->needs()); !s) return error_of(because(s.failure()));
     auto gradients = made->gradients();
-    *training =
-        new tiffin_training{held_training<number>{*std::move(made), std::move(gradients)}, in_files};
+    *training = new tiffin_training{held_training<number>{*std::move(made), std::move(gradients)}, in_files};
     return nullptr;
 }
 
@@ -138,7 +137,8 @@ tiffin_error* tiffin_training_make(const tiffin_block_option* block, size_t bloc
         switch (known.numbers) {
             case TIFFIN_DTYPE_AS_STORED:
             case TIFFIN_DTYPE_F32: return make(given, in_files, known, tiffin::simd<>{}, training);
-            case TIFFIN_DTYPE_BF16: return make(given, in_files, known, tiffin::simd<tiffin::bf16>{}, training);
+            case TIFFIN_DTYPE_BF16:
+                return make(given, in_files, known, tiffin::simd<tiffin::bf16>{}, training);
             case TIFFIN_DTYPE_F64: return make(given, in_files, known, tiffin::reference<>{}, training);
             default:
                 return error_of(because(failure(errc::option, "numbers", "is ", known.numbers,
@@ -155,8 +155,9 @@ tiffin_error* tiffin_training_needs(const tiffin_training* training, tiffin_need
         if (training == nullptr) return error_of(is_null("training"));
         if (const auto wrong = unknown_size(needs, "needs")) return error_of(*wrong);
         const tiffin::call_needs& held = training->needs();
-        *needs = {sizeof(tiffin_needs), held.d_model,     held.outputs,
-                  held.choices,         held.given_width, held.tables.empty() && held.gathered.empty() ? 0 : 1,
+        *needs = {sizeof(tiffin_needs), held.d_model,
+                  held.outputs,         held.choices,
+                  held.given_width,     held.tables.empty() && held.gathered.empty() ? 0 : 1,
                   held.residual ? 1 : 0};
         return nullptr;
     });
@@ -174,7 +175,8 @@ tiffin_error* tiffin_training_forward(tiffin_training* training, const tiffin_tr
         tiffin::c_detail::rows_of_call& rows = training->next_rows;
         tiffin::status done = rows.read(training->in_files, {call->token_ids, ids});
         if (done)
-            done = std::visit([&](auto& held) { return forward(held, *known, rows.gathered()); }, training->held);
+            done = std::visit([&](auto& held) { return forward(held, *known, rows.gathered()); },
+                              training->held);
         if (done) std::swap(rows, training->rows);
         if (!done) return error_of(because(done.failure()));
         training->tokens = call->tokens;

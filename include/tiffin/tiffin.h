@@ -78,7 +78,8 @@ TIFFIN_C_API void tiffin_error_free(tiffin_error* error);
 // The number formats of tensors: those of tiffin::dtype, each value one higher.
 typedef int32_t tiffin_dtype;
 enum {
-    TIFFIN_DTYPE_ROWS = -1,  // only in tiffin_tensor: `data` is a tiffin_rows (tiffin/tiffin_rows.h), read in each call
+    TIFFIN_DTYPE_ROWS =
+        -1,  // only in tiffin_tensor: `data` is a tiffin_rows (tiffin/tiffin_rows.h), read in each call
     TIFFIN_DTYPE_AS_STORED = 0,  // only in tiffin_prepare_options
     TIFFIN_DTYPE_F32,
     TIFFIN_DTYPE_F16,

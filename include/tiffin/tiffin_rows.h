@@ -40,23 +40,26 @@ typedef struct tiffin_rows_counts {
 
 // Opens a tensor (rows, width), or a pool (experts, rows, width) as one table of all experts' rows, of the file at `path`.
 // Errors: FILE, MISSING_TENSOR, SHAPE, DTYPE, OPTION, ARGUMENT. Cost: the header, and the memory of the cache.
-TIFFIN_C_API tiffin_error* tiffin_rows_open(const char* path, const char* tensor, const tiffin_rows_options* options,
-                                            tiffin_rows** rows);
+TIFFIN_C_API tiffin_error* tiffin_rows_open(const char* path, const char* tensor,
+                                            const tiffin_rows_options* options, tiffin_rows** rows);
 // Frees it. NULL is allowed.
 TIFFIN_C_API void tiffin_rows_free(tiffin_rows* rows);
 // Rows that were added count. Errors: ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_rows_describe(const tiffin_rows* rows, tiffin_rows_shape* shape);
 // to[i] = row ids[i] as f32, (count, width). Errors: TOKEN_ID, FILE, ARGUMENT; `to` is then unspecified.
-TIFFIN_C_API tiffin_error* tiffin_rows_gather(const tiffin_rows* rows, const int32_t* ids, size_t count, float* to);
+TIFFIN_C_API tiffin_error* tiffin_rows_gather(const tiffin_rows* rows, const int32_t* ids, size_t count,
+                                              float* to);
 // The same as they are stored, (count, row_bytes).
-TIFFIN_C_API tiffin_error* tiffin_rows_read(const tiffin_rows* rows, const int32_t* ids, size_t count, void* to);
+TIFFIN_C_API tiffin_error* tiffin_rows_read(const tiffin_rows* rows, const int32_t* ids, size_t count,
+                                            void* to);
 // Errors: ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_rows_count(const tiffin_rows* rows, tiffin_rows_counts* counts);
 // Reads of row `id` give row `by` from now on. Errors: TOKEN_ID, ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_rows_replace(tiffin_rows* rows, int32_t id, int32_t by);
 // Adds the mean of rows, rounded to the table's format, as a row of its own behind all others. Errors: TOKEN_ID, OPTION
 // without ids, DTYPE where the format is only read, FILE, ARGUMENT.
-TIFFIN_C_API tiffin_error* tiffin_rows_add_mean(tiffin_rows* rows, const int32_t* ids, size_t count, int32_t* id);
+TIFFIN_C_API tiffin_error* tiffin_rows_add_mean(tiffin_rows* rows, const int32_t* ids, size_t count,
+                                                int32_t* id);
 // Reverts the last replacement; 0 where there was none.
 TIFFIN_C_API int tiffin_rows_undo(tiffin_rows* rows);
 
@@ -75,8 +78,8 @@ typedef struct tiffin_engram_hash {
     const int64_t* primes;       // of all heads, those of n = 2 first
     const int64_t* offsets;      // of all heads, which lie in one table; NULL: a table each
     size_t vocab;
-    const int32_t* compressed;  // (vocab): what an id counts as; NULL: as itself
-    int32_t pad;                // what stands where there is no id
+    const int32_t* compressed;                           // (vocab): what an id counts as; NULL: as itself
+    int32_t pad;                                         // what stands where there is no id
     int32_t unsigned_remainder, may_wrap, oldest_first;  // not 0: as tiffin::engram_hash says
 } tiffin_engram_hash;
 
@@ -92,8 +95,10 @@ typedef struct tiffin_ngrams_shape {
 } tiffin_ngrams_shape;
 
 // `end`: the end-of-sequence id, before which ids are missing; -1: none. Errors: OPTION, SIZE, ARGUMENT.
-TIFFIN_C_API tiffin_error* tiffin_ngrams_engram(const tiffin_engram_hash* hash, int32_t end, tiffin_ngrams** ngrams);
-TIFFIN_C_API tiffin_error* tiffin_ngrams_longcat(const tiffin_longcat_hash* hash, int32_t end, tiffin_ngrams** ngrams);
+TIFFIN_C_API tiffin_error* tiffin_ngrams_engram(const tiffin_engram_hash* hash, int32_t end,
+                                                tiffin_ngrams** ngrams);
+TIFFIN_C_API tiffin_error* tiffin_ngrams_longcat(const tiffin_longcat_hash* hash, int32_t end,
+                                                 tiffin_ngrams** ngrams);
 // Those of a published model or adapter, and the rows of their table: of `layer`, or of the first that has some for -1.
 // `constants`: a file of the hash's constants (docs/models.md#token-indexed-memories), or NULL. `rows` may be NULL.
 // Errors: FILE, OPTION, MISSING_TENSOR, UNUSED_TENSOR, DTYPE, SHAPE, SIZE, ARGUMENT.
@@ -124,13 +129,14 @@ TIFFIN_C_API tiffin_error* tiffin_histories_copy(tiffin_histories* histories, si
 // rows (tables, count): of each token, which is appended to its sequence, sequences[i], or 0 where `sequences` is NULL.
 // Errors: TOKEN_ID, SIZE, ARGUMENT; nothing is written and no history has changed then.
 TIFFIN_C_API tiffin_error* tiffin_ngrams_address(const tiffin_ngrams* ngrams, const int32_t* ids,
-                                                 const uint32_t* sequences, size_t count, tiffin_histories* histories,
-                                                 int32_t* rows);
+                                                 const uint32_t* sequences, size_t count,
+                                                 tiffin_histories* histories, int32_t* rows);
 
 // ---- rows that learn ----
 
 // A table (rows, width) of F32 in a file, with the moments of AdamW and the count of steps of each row. What was changed
-// since the last commit is rolled back if the run ends before the next (docs/training.md). One call at a time.
+// since the last commit is rolled back if the run ends before the next (docs/training.md). One call at a time, and none while
+// rows of it are read.
 typedef struct tiffin_stored_table tiffin_stored_table;
 
 typedef struct tiffin_stored_shape {
@@ -150,23 +156,29 @@ typedef struct tiffin_adamw {
 // Makes the file; first(user, id, to) writes the values of each row, NULL: zeros. Errors: FILE, where there is one; SHAPE,
 // ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_stored_table_create(const char* path, size_t rows, size_t width,
-                                                      void (*first)(void* user, size_t id, float* to), void* user,
-                                                      tiffin_stored_table** table);
+                                                      void (*first)(void* user, size_t id, float* to),
+                                                      void* user, tiffin_stored_table** table);
 // Errors: FILE, ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_stored_table_open(const char* path, tiffin_stored_table** table);
 // Closes the file; what is not committed is undone when it is next opened and rolled back. NULL is allowed.
 TIFFIN_C_API void tiffin_stored_table_free(tiffin_stored_table* table);
 // Errors: ARGUMENT.
-TIFFIN_C_API tiffin_error* tiffin_stored_table_describe(const tiffin_stored_table* table, tiffin_stored_shape* shape);
+TIFFIN_C_API tiffin_error* tiffin_stored_table_describe(const tiffin_stored_table* table,
+                                                        tiffin_stored_shape* shape);
+// The table's values as rows that are read, as they are at the time: `table` must outlive them. Options: those of a cache.
+// Errors: ARGUMENT.
+TIFFIN_C_API tiffin_error* tiffin_stored_table_rows(const tiffin_stored_table* table,
+                                                    const tiffin_rows_options* options, tiffin_rows** rows);
 // The values of rows and their moments, each (count, width), and their counts of steps (count). Each may be NULL.
 // Errors: TOKEN_ID, FILE, ARGUMENT.
-TIFFIN_C_API tiffin_error* tiffin_stored_table_read(tiffin_stored_table* table, const int32_t* ids, size_t count,
-                                                    float* values, float* first_moments, float* second_moments,
-                                                    int32_t* steps);
+TIFFIN_C_API tiffin_error* tiffin_stored_table_read(tiffin_stored_table* table, const int32_t* ids,
+                                                    size_t count, float* values, float* first_moments,
+                                                    float* second_moments, int32_t* steps);
 // A step of AdamW on rows of different ids, ascending, with gradients (count, width).
 // Errors: VALUE for a gradient that is not finite, OPTION, TOKEN_ID, ARGUMENT, before anything is written; FILE.
-TIFFIN_C_API tiffin_error* tiffin_stored_table_step(tiffin_stored_table* table, const int32_t* ids, size_t count,
-                                                    const float* gradients, const tiffin_adamw* how);
+TIFFIN_C_API tiffin_error* tiffin_stored_table_step(tiffin_stored_table* table, const int32_t* ids,
+                                                    size_t count, const float* gradients,
+                                                    const tiffin_adamw* how);
 // Makes the rows as they are those of the next commit. Returns when the disk has them. Errors: FILE, ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_stored_table_commit(tiffin_stored_table* table);
 // Makes all rows what they were at the last commit. Errors: FILE, ARGUMENT.

@@ -116,7 +116,7 @@ def _load():
             ("ngrams_address", p, (p, p, p, n, p, p)), ("histories_make", p, (p, n, n, p)), ("histories_free", None, (p,)),
             ("histories_undo", p, (p, n, n)), ("histories_reset", p, (p, n)), ("histories_copy", p, (p, n, n)),
             ("stored_table_create", p, (t, n, n, FIRST_ROW, p, p)), ("stored_table_open", p, (t, p)), ("stored_table_free", None, (p,)),
-            ("stored_table_describe", p, (p, p)), ("stored_table_read", p, (p, p, n, p, p, p, p)),
+            ("stored_table_describe", p, (p, p)), ("stored_table_rows", p, (p, p, p)), ("stored_table_read", p, (p, p, n, p, p, p, p)),
             ("stored_table_step", p, (p, p, n, p, p)), ("stored_table_commit", p, (p,)), ("stored_table_roll_back", p, (p,)),
             ("stored_table_keep_changes", p, (p,))):
         function = getattr(library, "tiffin_" + name)

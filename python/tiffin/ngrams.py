@@ -53,7 +53,7 @@ class NgramAddresses:
         compressed: what each id counts as; None: as itself, `vocab` of them. pad: what counts where there is no id. offsets: of all
         heads, where they lie in one table. end: the end-of-sequence id, before which ids are missing."""
         factors = _integers("multipliers", multipliers)
-        refuse(len(primes) == len(factors) - 1, "primes", f"are of {len(primes)} lengths for {len(factors)} multipliers", "size")
+        refuse(len(factors) > 1 and len(primes) == len(factors) - 1, "primes", f"are of {len(primes)} lengths for {len(factors)} multipliers", "size")
         heads = np.array([len(of_n) for of_n in primes], np.uint64)
         flat = _integers("primes", [p for of_n in primes for p in of_n])
         before = None if offsets is None else _integers("offsets", offsets)

@@ -51,7 +51,7 @@ class Rows:
         self._at: c.c_void_p | None = made
         self._lock = threading.Lock()
         self._prefetch: threading.Thread | None = None
-        self._pickled = path, tensor, dict(direct=direct, cache_rows=cache_rows, cache_bytes=cache_bytes)
+        self._pickled: tuple | None = path, tensor, dict(direct=direct, cache_rows=cache_rows, cache_bytes=cache_bytes)
         self._free = weakref.finalize(self, lib.tiffin_rows_free, made)
         self._free.atexit = False
         self.path, self.tensor = path, tensor
@@ -83,6 +83,8 @@ class Rows:
                 else f"<tiffin.Rows: {self.path}, closed>")
 
     def __reduce__(self):
+        if self._pickled is None:
+            raise TypeError("only rows of a named tensor are pickled")
         path, tensor, options = self._pickled
         return _open_again, (path, tensor, options)
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from ._arrays import address, array, floats, ids_of, refuse, struct_of, text, whole
 from ._library import FIRST_ROW, AdamW, StoredShape, check, lib
+from .rows import Rows, rows_options
 
 
 class Moments(NamedTuple):
@@ -75,10 +76,11 @@ class StoredTable:
 
     def _hold(self, made, path):
         self._at: c.c_void_p | None = made
-        self.path, self._lock = path, threading.Lock()
+        self.path, self._lock, self._read_by = path, threading.Lock(), weakref.WeakSet()
         self._free = weakref.finalize(self, lib.tiffin_stored_table_free, made)
         self._free.atexit = False
         self.width: int = self._shape().width
+        self.steps = 0  # since it was opened, and roll backs
 
     def _open(self):
         refuse(self._at is not None, str(self.path), "is closed", "empty")
@@ -102,6 +104,8 @@ class StoredTable:
     def close(self) -> None:
         """Closes the file; what is not committed is undecided when it is next opened."""
         with self._lock:
+            for rows in list(self._read_by):
+                rows.close()
             self._at = None
             self._free()
 
@@ -120,6 +124,15 @@ class StoredTable:
     def unfinished(self) -> bool:
         """Whether the last run ended between commits, and it is not decided what becomes of its changes."""
         return bool(self._shape().unfinished)
+
+    def rows(self, *, cache_rows: int = 0, cache_bytes: int = 0) -> Rows:
+        """The values as Rows, for a Layer or a Training that reads them; through a cache, which a step renews. It ends with the table."""
+        made, rows = c.c_void_p(), Rows.__new__(Rows)
+        check(lib.tiffin_stored_table_rows(self._open(), c.byref(rows_options(False, cache_rows, cache_bytes)), c.byref(made)))
+        rows._hold(made, self.path, "values", False, cache_rows, cache_bytes)
+        rows._pickled, rows._table = None, self
+        self._read_by.add(rows)
+        return rows
 
     def gather(self, ids: ArrayLike) -> np.ndarray:
         """The values of rows, float32 (len(ids), width)."""
@@ -154,6 +167,7 @@ class StoredTable:
                         clip=float(clip))
         with self._lock:
             check(lib.tiffin_stored_table_step(self._open(), address(ids), len(ids), address(given), c.byref(how)))
+            self.steps += 1
 
     def commit(self) -> None:
         """Makes the rows as they are those of the next commit; returns when the disk has them."""
@@ -163,6 +177,7 @@ class StoredTable:
     def roll_back(self) -> None:
         """Makes all rows what they were at the last commit."""
         with self._lock:
+            self.steps += 1
             check(lib.tiffin_stored_table_roll_back(self._open()))
 
     def keep_changes(self) -> None:

@@ -34,12 +34,13 @@ class _Trainings:
     def __init__(self):
         self._lock, self._held = threading.Lock(), {}
 
-    def of(self, composition, names, weights, tokens, threads, frozen):
-        key = (composition, *names, threads, frozen, tuple((w.data_ptr(), w.dtype, w.shape) for w in weights))
+    def of(self, composition, names, weights, tokens, threads, frozen, files=None):
+        files = files or {}
+        key = (composition, *names, threads, frozen, *map(id, files.values()), tuple((w.data_ptr(), w.dtype, w.shape) for w in weights))
         with self._lock:
             held = self._held.pop(key, None)
             if held is None or held.tokens < tokens:
-                held = _Kept(composition, names, weights, max(tokens, 2 * held.tokens if held else 0), threads, frozen)
+                held = _Kept(composition, names, weights, max(tokens, 2 * held.tokens if held else 0), threads, frozen, files)
             self._held[key] = held  # the last again
             while len(self._held) > _KEPT:
                 self._held.pop(next(iter(self._held)))
@@ -53,9 +54,9 @@ class _Trainings:
 
 
 class _Kept:
-    def __init__(self, composition, names, weights, tokens, threads, frozen):
+    def __init__(self, composition, names, weights, tokens, threads, frozen, files):
         self.lock, self.tokens, self.call = threading.Lock(), tokens, None
-        self.training = Training(composition, {name: w.detach().numpy() for name, w in zip(names, weights)},
+        self.training = Training(composition, {**{name: w.detach().numpy() for name, w in zip(names, weights)}, **files},
                                  numbers=_NUMBERS[_dtype(weights)], tokens=tokens, threads=threads, frozen=frozen.split())
 
     def forward(self, x, beside, weights):
@@ -106,16 +107,21 @@ def _ffn_backward(dy: torch.Tensor, x: torch.Tensor, token_ids: Optional[torch.T
     """Of x, residual and per_layer_input; then of each weight. What is not wanted is empty. With `sparse`, of a table
     (tokens, width): the gradient of each id at the first token that has it, and 0 at the others."""
     dy, x, beside = dy.detach().contiguous(), x.detach().contiguous(), _beside(token_ids, residual, per_layer_input)
-    asked = [name for name, is_wanted in zip(("x", "residual", "per_layer_input"), wanted) if is_wanted]
     kept = _trainings.of(composition, names.split(), weights, len(x), threads, frozen)
+    return _backward(kept, dy, x, beside, weights, names.split(), wanted, sparse)
+
+
+def _backward(kept, dy, x, beside, weights, names, wanted, sparse, also=lambda gradients: None):
+    asked = [name for name, is_wanted in zip(("x", "residual", "per_layer_input"), wanted) if is_wanted]
     with kept.lock:
         if not kept.ran(x, beside, weights):
             kept.forward(x, beside, weights)
         inputs = kept.training.backward(dy.numpy(), inputs=asked)
         gradients = kept.training.gradients
         made = [torch.from_numpy(inputs[name]) if name in inputs else x.new_empty(0) for name in ("x", "residual", "per_layer_input")]
-        for name, weight, is_wanted in zip(names.split(), weights, wanted[3:]):
-            made.append(_gradient(gradients.get(name), weight, token_ids, sparse) if is_wanted else x.new_empty(0))
+        for name, weight, is_wanted in zip(names, weights, wanted[3:]):
+            made.append(_gradient(gradients.get(name), weight, beside.get("token_ids"), sparse) if is_wanted else x.new_empty(0))
+        also(gradients)
         kept.training.clear()
         kept.call = None
     return made
@@ -170,6 +176,15 @@ def _differentiate(ctx, dy):
 _ffn.register_autograd(_differentiate, setup_context=_setup)
 
 
+def _wanted(ctx, made, token_ids, weights, sparse):
+    """The gradients as autograd takes them: None where none was wanted; with `sparse`, those of tables as sparse tensors."""
+    of, tables = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)], _tables(ctx.composition, ctx.names) if sparse else ()
+    for i, (name, w) in enumerate(zip(ctx.names.split(), weights), 3):
+        if of[i] is not None and name in tables:
+            of[i] = torch.sparse_coo_tensor(token_ids.long()[None], of[i], w.shape, check_invariants=False).coalesce()
+    return of
+
+
 class _SparseFFN(torch.autograd.Function):
     """The same with sparse gradients of tables, which torch.compile does not trace."""
 
@@ -184,11 +199,37 @@ class _SparseFFN(torch.autograd.Function):
         x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
         made = torch.ops.tiffin.ffn_backward(dy, x, token_ids, residual, per_layer_input, weights, ctx.composition, ctx.names,
                                              ctx.frozen, ctx.threads, ctx.wanted, True)
-        of, tables = [g if is_wanted else None for g, is_wanted in zip(made, ctx.wanted)], _tables(ctx.composition, ctx.names)
-        for i, (name, w) in enumerate(zip(ctx.names.split(), weights), 3):
-            if of[i] is not None and name in tables:
-                of[i] = torch.sparse_coo_tensor(token_ids.long()[None], of[i], w.shape, check_invariants=False).coalesce()
+        of = _wanted(ctx, made, token_ids, weights, True)
         return of[0], None, of[1], of[2], None, None, None, None, *of[3:]
+
+
+class _StoredFFN(torch.autograd.Function):
+    """The same with tables in files, whose gradients are the block's and not torch's."""
+
+    @staticmethod
+    def forward(ctx, block, x, token_ids, residual, per_layer_input, names, frozen, threads, *weights):
+        ctx.block, ctx.steps = block, [table.steps for table in block.stored.values()]
+        ctx.of = lambda: _trainings.of(block.composition.text, names.split(), weights, len(x), threads, frozen, block._files)
+        _setup(ctx, (x, token_ids, residual, per_layer_input, weights, block.composition.text, names, frozen, threads), None)
+        kept = ctx.of()
+        with kept.lock:
+            return torch.from_numpy(kept.forward(x.detach().contiguous(), _beside(token_ids, residual, per_layer_input), weights))
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, token_ids, residual, per_layer_input, *weights = ctx.saved_tensors
+        block, sparse = ctx.block, ctx.block.sparse
+        if [table.steps for table in block.stored.values()] != ctx.steps:
+            raise RuntimeError("a stored table was modified by a step between forward and backward")
+
+        def also(gradients):
+            for name in block.stored:
+                block._learnt.append((name, gradients[name].ids, gradients[name].rows))
+
+        made = _backward(ctx.of(), dy.detach().contiguous(), x.detach().contiguous(), _beside(token_ids, residual, per_layer_input), weights,
+                         ctx.names.split(), ctx.wanted, sparse, also)
+        of = _wanted(ctx, made, token_ids, weights, sparse)
+        return None, of[0], None, of[1], of[2], None, None, None, *of[3:]
 
 
 class FFN(nn.Module):
@@ -217,7 +258,8 @@ class FFN(nn.Module):
             if need is None or not need.rows or need.shape != (len(table), table.width) or dtype != torch.float32:
                 raise ValueError(f"stored: {name} is a table of {len(table)} rows of {table.width} in float32; the composition's is "
                                  f"{'none' if need is None else (*need.shape, dtype)}")
-        self._read = []  # of each stored table since the last step: its name, ids, and rows with their gradients
+        self._files = {name: table.rows() for name, table in self.stored.items()}
+        self._learnt = []  # since the last step: a stored table's name, ids, and the gradients of their rows
         # Starting values of a stored table are its own: of another vocab they are not made.
         initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **({**sizes, "vocab": 1} if self.stored else sizes))
         if self.stored and any(need.rows and name not in self.stored for name, need in needs.items()):
@@ -252,37 +294,13 @@ class FFN(nn.Module):
                 found.append(getattr(owner, leaf))
         return found
 
-    def _weights_of(self, ids):
-        """The tensors that a call reads, and its ids in them: where tables are stored, all tables are the rows of these ids alone."""
-        if not self.stored:
-            return self.weights(), ids
-        if ids is None:
-            raise ValueError("token_ids: missing; they say which rows of the stored tables are read")
-        different, places = torch.unique(ids, return_inverse=True)
-        needs, held, made = self.composition.needs(**self.sizes), iter(self.weights()), []
-        for name in self._names:
-            if name in self.stored:
-                rows = torch.from_numpy(self.stored[name].gather(different.numpy()))
-                if torch.is_grad_enabled():
-                    self._read.append((name, different.numpy(), rows.requires_grad_()))
-                made.append(rows)
-                continue
-            weight = next(held)
-            if not (needs[name].rows or needs[name].integers):
-                made.append(weight)
-            elif self.sparse and needs[name].rows and weight.dim() == 2:
-                made.append(nn.functional.embedding(different, weight, sparse=True))
-            else:
-                made.append(weight.index_select(weight.dim() - 2 if needs[name].rows else 0, different))
-        return made, places
-
     def step_stored(self, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
         """A step of AdamW on the rows of stored tables that were read since the last, where backward gave them gradients."""
         for name, table in self.stored.items():
-            learnt = [(ids, rows.grad.numpy()) for of, ids, rows in self._read if of == name and rows.grad is not None]
+            learnt = [(ids, rows) for of, ids, rows in self._learnt if of == name]
             if learnt:
                 table.step(np.concatenate([ids for ids, _ in learnt]), np.concatenate([g for _, g in learnt]), lr, betas, eps, weight_decay)
-        self._read.clear()
+        self._learnt.clear()
 
     def extra_repr(self):
         return ", ".join([self.composition.text, *(f"{n}={v}" for n, v in self.sizes.items())])
@@ -292,11 +310,13 @@ class FFN(nn.Module):
         rows = lambda a: None if a is None else a.reshape(-1, a.shape[-1])
         ids = None if token_ids is None else token_ids.reshape(-1)
         threads = torch.get_num_threads() if self.threads is None else self.threads
-        weights, ids = self._weights_of(ids)
-        inputs, text, names = (rows(x), ids, rows(residual), rows(per_layer_input)), self.composition.text, " ".join(self._names)
+        weights, kept = self.weights(), [name for name in self._names if name not in self.stored]
+        inputs, text, names = (rows(x), ids, rows(residual), rows(per_layer_input)), self.composition.text, " ".join(kept)
         # Gradients that nobody wants are not computed.
-        frozen = " ".join(n for n, w in zip(self._names, weights) if w.is_floating_point() and not w.requires_grad)
-        if self.sparse and not self.stored:
+        frozen = " ".join(n for n, w in zip(kept, weights) if w.is_floating_point() and not w.requires_grad)
+        if self.stored:
+            y = _StoredFFN.apply(self, *inputs, names, frozen, threads, *weights)
+        elif self.sparse:
             y = _SparseFFN.apply(*inputs, text, names, frozen, threads, *weights)
         else:
             y = torch.ops.tiffin.ffn(*inputs, weights, text, names, frozen, threads)
@@ -426,7 +446,7 @@ class RowAdamW(torch.optim.Optimizer):
     def zero_grad(self, set_to_none=True):
         super().zero_grad(set_to_none)
         for block in self.stored:
-            block._read.clear()
+            block._learnt.clear()
 
     @torch.no_grad()
     def step(self, closure=None):

@@ -24,7 +24,8 @@ static int write_table(void) {
                                 (int)vocab, (int)f, (int)sizeof table);
     header[length] = ' ';
     const unsigned char size[8] = {sizeof header};
-    const int written = fwrite(size, 1, 8, file) == 8 && fwrite(header, 1, sizeof header, file) == sizeof header &&
+    const int written = fwrite(size, 1, 8, file) == 8 &&
+                        fwrite(header, 1, sizeof header, file) == sizeof header &&
                         fwrite(table, 1, sizeof table, file) == sizeof table;
     return fclose(file) == 0 && written;
 }
@@ -35,12 +36,14 @@ static void rows_alone(tiffin_rows* rows) {
     const int32_t ids[2] = {3, 0};
     float found[2 * f];
     CHECK(fine(tiffin_rows_gather(rows, ids, 2, found)));
-    CHECK(memcmp(found, table + 3 * f, f * sizeof *table) == 0 && memcmp(found + f, table, f * sizeof *table) == 0);
+    CHECK(memcmp(found, table + 3 * f, f * sizeof *table) == 0 &&
+          memcmp(found + f, table, f * sizeof *table) == 0);
     const int32_t beyond = vocab;
     CHECK(is(tiffin_rows_gather(rows, &beyond, 1, found), TIFFIN_ERRC_TOKEN_ID, "ids"));
     CHECK(is(tiffin_rows_gather(NULL, ids, 2, found), TIFFIN_ERRC_ARGUMENT, "rows"));
     CHECK(fine(tiffin_rows_replace(rows, 3, 1)) && fine(tiffin_rows_gather(rows, ids, 1, found)));
-    CHECK(memcmp(found, table + f, f * sizeof *table) == 0 && tiffin_rows_undo(rows) && !tiffin_rows_undo(rows));
+    CHECK(memcmp(found, table + f, f * sizeof *table) == 0 && tiffin_rows_undo(rows) &&
+          !tiffin_rows_undo(rows));
 }
 
 // A layer over rows of a file gives what it gives over memory.
@@ -53,13 +56,21 @@ static void rows_of_a_layer(tiffin_rows* rows) {
     tiffin_tensor tensors[] = {{"gate_proj.weight", gate, TIFFIN_DTYPE_F32, 2, {f, d}},
                                {"stem_embed.weight", table, TIFFIN_DTYPE_F32, 2, {vocab, f}},
                                {"down_proj.weight", down, TIFFIN_DTYPE_F32, 2, {d, f}}};
-    tiffin_tensor in_file[] = {tensors[0], {.name = "stem_embed.weight", .data = rows, .type = TIFFIN_DTYPE_ROWS}, tensors[2]};
+    tiffin_tensor in_file[] = {
+        tensors[0], {.name = "stem_embed.weight", .data = rows, .type = TIFFIN_DTYPE_ROWS}, tensors[2]};
     static char workspace[1 << 16];
-    tiffin_call call = {.struct_size = sizeof call, .tokens = tokens, .x = x, .token_ids = ids, .y = y,
-                        .workspace = workspace, .workspace_bytes = sizeof workspace};
+    tiffin_call call = {.struct_size = sizeof call,
+                        .tokens = tokens,
+                        .x = x,
+                        .token_ids = ids,
+                        .y = y,
+                        .workspace = workspace,
+                        .workspace_bytes = sizeof workspace};
     tiffin_layer *layer = NULL, *other = NULL;
-    CHECK(fine(tiffin_layer_make(&block, 1, tensors, 3, NULL, &layer)) && fine(tiffin_layer_run(layer, &call)));
-    CHECK(fine(tiffin_layer_make(&block, 1, in_file, 3, NULL, &other)) && tiffin_layer_reads_token_ids(other));
+    CHECK(fine(tiffin_layer_make(&block, 1, tensors, 3, NULL, &layer)) &&
+          fine(tiffin_layer_run(layer, &call)));
+    CHECK(fine(tiffin_layer_make(&block, 1, in_file, 3, NULL, &other)) &&
+          tiffin_layer_reads_token_ids(other));
     call.y = again;
     CHECK(fine(tiffin_layer_run(other, &call)) && memcmp(y, again, sizeof y) == 0);
     call.token_ids = NULL;
@@ -73,7 +84,8 @@ static void rows_of_a_layer(tiffin_rows* rows) {
     tiffin_training *here = NULL, *there = NULL;
     CHECK(fine(tiffin_training_make(&block, 1, tensors, 3, NULL, &here)));
     CHECK(fine(tiffin_training_make(&block, 1, in_file, 3, NULL, &there)));
-    tiffin_training_call step = {.struct_size = sizeof step, .tokens = tokens, .x = x, .token_ids = ids, .y = y};
+    tiffin_training_call step = {
+        .struct_size = sizeof step, .tokens = tokens, .x = x, .token_ids = ids, .y = y};
     CHECK(fine(tiffin_training_forward(here, &step)));
     step.y = again;
     CHECK(fine(tiffin_training_forward(there, &step)) && memcmp(y, again, sizeof y) == 0);
@@ -97,12 +109,17 @@ static void rows_of_a_layer(tiffin_rows* rows) {
 static void row_numbers(void) {
     const int64_t multipliers[] = {3, 5}, primes[] = {101, 103};
     const size_t heads = 2;
-    tiffin_engram_hash hash = {.struct_size = sizeof hash, .order = 2, .multipliers = multipliers, .heads = &heads,
-                               .primes = primes, .vocab = 50};
+    tiffin_engram_hash hash = {.struct_size = sizeof hash,
+                               .order = 2,
+                               .multipliers = multipliers,
+                               .heads = &heads,
+                               .primes = primes,
+                               .vocab = 50};
     tiffin_ngrams* ngrams = NULL;
     CHECK(fine(tiffin_ngrams_engram(&hash, -1, &ngrams)));
     tiffin_ngrams_shape shape = {.struct_size = sizeof shape};
-    CHECK(fine(tiffin_ngrams_describe(ngrams, &shape)) && shape.order == 2 && shape.tables == 2 && shape.vocab == 50);
+    CHECK(fine(tiffin_ngrams_describe(ngrams, &shape)) && shape.order == 2 && shape.tables == 2 &&
+          shape.vocab == 50);
     CHECK(tiffin_ngrams_rows(ngrams, 1) == 103 && tiffin_ngrams_rows(ngrams, 2) == 0);
     tiffin_histories* past = NULL;
     CHECK(fine(tiffin_histories_make(ngrams, 2, 2, &past)));
@@ -110,9 +127,11 @@ static void row_numbers(void) {
     const uint32_t of[] = {0, 0, 1};
     int32_t rows[6], again[2];
     CHECK(fine(tiffin_ngrams_address(ngrams, ids, of, 3, past, rows)));
-    CHECK(rows[0] == 21 && rows[1] == ((49 * 3) ^ (7 * 5)) % 101 && rows[4] == ((49 * 3) ^ (7 * 5)) % 103 && rows[2] == 21);
+    CHECK(rows[0] == 21 && rows[1] == ((49 * 3) ^ (7 * 5)) % 101 && rows[4] == ((49 * 3) ^ (7 * 5)) % 103 &&
+          rows[2] == 21);
     CHECK(is(tiffin_ngrams_address(ngrams, &beyond, NULL, 1, past, rows), TIFFIN_ERRC_TOKEN_ID, "ids[0]"));
-    CHECK(fine(tiffin_histories_undo(past, 0, 1)) && fine(tiffin_ngrams_address(ngrams, ids + 1, NULL, 1, past, again)));
+    CHECK(fine(tiffin_histories_undo(past, 0, 1)) &&
+          fine(tiffin_ngrams_address(ngrams, ids + 1, NULL, 1, past, again)));
     CHECK(again[0] == rows[1] && again[1] == rows[4]);
     CHECK(fine(tiffin_histories_copy(past, 1, 0)) && fine(tiffin_histories_reset(past, 1)));
     CHECK(fine(tiffin_ngrams_address(ngrams, ids + 1, NULL, 1, past, again)) && again[0] == rows[1]);
@@ -125,7 +144,8 @@ static void row_numbers(void) {
     CHECK(is(tiffin_ngrams_engram(&hash, -1, &ngrams), TIFFIN_ERRC_SIZE, "order"));
     hash.order = 2, hash.primes = NULL;
     CHECK(is(tiffin_ngrams_engram(&hash, -1, &ngrams), TIFFIN_ERRC_ARGUMENT, "primes"));
-    const tiffin_longcat_hash longcat = {.struct_size = sizeof longcat, .vocab = 10, .ratio = 2, .longest = 3, .per_length = 2};
+    const tiffin_longcat_hash longcat = {
+        .struct_size = sizeof longcat, .vocab = 10, .ratio = 2, .longest = 3, .per_length = 2};
     CHECK(fine(tiffin_ngrams_longcat(&longcat, 9, &ngrams)) && tiffin_ngrams_rows(ngrams, 3) == 27);
     tiffin_ngrams_free(ngrams);
     CHECK(is(tiffin_ngrams_open("nowhere.gguf", -1, NULL, NULL, &ngrams, NULL), TIFFIN_ERRC_FILE, "nowhere"));
@@ -141,7 +161,8 @@ static void first(void* user, size_t id, float* to) {
 static void learns(void) {
     int called = 0;
     tiffin_stored_table *stored = NULL, *other = NULL;
-    CHECK(fine(tiffin_stored_table_create(stored_path, vocab, f, first, &called, &stored)) && called == vocab);
+    CHECK(fine(tiffin_stored_table_create(stored_path, vocab, f, first, &called, &stored)) &&
+          called == vocab);
     CHECK(is(tiffin_stored_table_open(stored_path, &other), TIFFIN_ERRC_FILE, "stored"));
     const int32_t ids[] = {1, 3}, turned[] = {3, 1};
     float gradients[2 * f], values[2 * f], moments[2 * f];
@@ -151,20 +172,23 @@ static void learns(void) {
     CHECK(fine(tiffin_stored_table_step(stored, ids, 2, gradients, &how)));
     CHECK(fine(tiffin_stored_table_read(stored, turned, 2, values, moments, NULL, steps)));
     // The first step of Adam is the rate, against the gradient.
-    CHECK(fabsf(values[0] - 3.5F) < 1e-5F && fabsf(values[f] - 0.5F) < 1e-5F && steps[0] == 1 && moments[0] < 0);
+    CHECK(fabsf(values[0] - 3.5F) < 1e-5F && fabsf(values[f] - 0.5F) < 1e-5F && steps[0] == 1 &&
+          moments[0] < 0);
     CHECK(is(tiffin_stored_table_step(stored, turned, 2, gradients, &how), TIFFIN_ERRC_OPTION, "ids[1] = 1"));
     how.rate = NAN;
     CHECK(is(tiffin_stored_table_step(stored, ids, 2, gradients, &how), TIFFIN_ERRC_OPTION, "rate"));
     how.rate = 1, gradients[0] = INFINITY;
     CHECK(is(tiffin_stored_table_step(stored, ids, 2, gradients, &how), TIFFIN_ERRC_VALUE, "gradients"));
     CHECK(fine(tiffin_stored_table_roll_back(stored)));
-    CHECK(fine(tiffin_stored_table_read(stored, ids, 2, values, NULL, NULL, steps)) && values[0] == 1 && steps[0] == 0);
+    CHECK(fine(tiffin_stored_table_read(stored, ids, 2, values, NULL, NULL, steps)) && values[0] == 1 &&
+          steps[0] == 0);
     CHECK(fine(tiffin_stored_table_commit(stored)));
     tiffin_stored_shape shape = {.struct_size = sizeof shape};
     CHECK(fine(tiffin_stored_table_describe(stored, &shape)) && shape.rows == vocab && shape.width == f &&
           shape.commits == 1 && !shape.unfinished);
     tiffin_stored_table_free(stored);
-    CHECK(fine(tiffin_stored_table_open(stored_path, &stored)) && fine(tiffin_stored_table_keep_changes(stored)));
+    CHECK(fine(tiffin_stored_table_open(stored_path, &stored)) &&
+          fine(tiffin_stored_table_keep_changes(stored)));
     tiffin_stored_table_free(stored);
     tiffin_stored_table_free(NULL);
     CHECK(is(tiffin_stored_table_commit(NULL), TIFFIN_ERRC_ARGUMENT, "table"));

@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as folder:
     weights = {**stem.initial(layers=1, **sizes), "stem_embed.weight": table}
     x, ids = rng.normal(size=(70, 24)).astype(np.float32), rng.integers(0, n, 70)
     ids[:40] = ids[0]
-    for options in ({}, {"backend": "eigen"}, {"backend": "reference"}, {"format": "q8_0"}):
+    for options in ({}, {"backend": "eigen"}, {"backend": "reference"}, {"format": "f16"}):
         wanted = tiffin.Layer("stem", weights, **options)(x, token_ids=ids, threads=2)
         for how in ({}, {"direct": True}, {"cache_rows": 30}):
             rows = tiffin.Rows.open(path, "table", **how)
@@ -128,14 +128,14 @@ with tempfile.TemporaryDirectory() as folder:
     refused("its rows are closed", "empty", "closed", lambda: layer(x, token_ids=ids))
 
     # A pool: a row of each expert.
-    mort, sizes = tiffin.Composition("mort(stem)"), dict(d_model=4, d_ff=37, vocab=5, experts=3)
+    mort, sizes = tiffin.Composition("mort(stem, num_layers=2)"), dict(d_model=4, d_ff=37, vocab=5, experts=3)
     weights = {**mort.initial(layers=1, **sizes), "modulators.weight": pool}
     x4, ids5 = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 5, 9)
     rows = tiffin.Rows.open(path, "pool")
-    layer = tiffin.Layer("mort(stem)", {**weights, "modulators.weight": ("rows", rows, (3, 5, 4))})
-    expect("a pool in a file", (layer(x4, token_ids=ids5) == tiffin.Layer("mort(stem)", weights)(x4, token_ids=ids5)).all())
+    layer = tiffin.Layer("mort(stem, num_layers=2)", {**weights, "modulators.weight": ("rows", rows, (3, 5, 4))})
+    expect("a pool in a file", (layer(x4, token_ids=ids5) == tiffin.Layer("mort(stem, num_layers=2)", weights)(x4, token_ids=ids5)).all())
     for shape in ((3, 5), (5, 3, 4, 1), (3, 5, 5), (3, 4, 4), (0, 5, 4), (15, 4)):
-        refused(f"a pool as {shape}", "shape", "modulators", lambda: tiffin.Layer("mort(stem)", {**weights, "modulators.weight": ("rows", rows, shape)}))
+        refused(f"a pool as {shape}", "shape", "modulators", lambda: tiffin.Layer("mort(stem, num_layers=2)", {**weights, "modulators.weight": ("rows", rows, shape)}))
 
     # Layers that learn from files.
     weights = {**stem.initial(layers=1, d_model=24, d_ff=37, vocab=n), "stem_embed.weight": table}

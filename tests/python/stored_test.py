@@ -82,7 +82,28 @@ with tempfile.TemporaryDirectory() as folder:
                 ("made twice", "file", "table.rows", lambda: tiffin.StoredTable.create(path, 3, 3))):
             refused(what, code, says, work)
         expect("nothing was written", (table.gather(np.arange(n)) == kept).all())
+        # Its values as Rows, also cached: as they are at the time.
+        stem, sizes = tiffin.Composition("stem"), dict(d_model=8, d_ff=width, vocab=n)
+        weights, x, ids = stem.initial(layers=1, **sizes), rng.normal(size=(9, 8)).astype(np.float32), rng.integers(0, n, 9)
+        rows = [table.rows(), table.rows(cache_rows=n)]
+        layers = [tiffin.Layer("stem", {**weights, "stem_embed.weight": r}) for r in rows]
+        training = tiffin.Training("stem", {**weights, "stem_embed.weight": rows[0]}, tokens=16)
+        for i in range(3):
+            values = table.gather(np.arange(n))
+            expect("rows", all((r.gather(np.arange(n)) == values).all() and len(r) == n for r in rows))
+            there = tiffin.Layer("stem", {**weights, "stem_embed.weight": values})(x, token_ids=ids)
+            expect("layers", all((layer(x, token_ids=ids) == there).all() for layer in layers))
+            expect("training", np.allclose(training.forward(x, token_ids=ids), there, rtol=1e-4, atol=1e-5))
+            training.backward(np.ones((9, 8), np.float32))
+            g = training.gradients["stem_embed.weight"]
+            table.step(g.ids, g.rows, lr=0.1)
+            training.clear()
+            expect("it changed", not (table.gather(ids) == values[ids]).any())
+        table.roll_back()
+        expect("rolled back under a cache", (rows[1].gather(np.arange(n)) == kept).all())
     refused("closed", "empty", "closed", lambda: table.gather([0]))
+    for work in (lambda: rows[1].gather([0]), lambda: layers[1](x, token_ids=ids), lambda: table.rows()):
+        refused("closed with its table", "empty", "closed", work)
 
     # A run that ends between commits.
     code = ("import os, sys, numpy as np, tiffin\n"

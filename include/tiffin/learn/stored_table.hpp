@@ -40,18 +40,20 @@ TIFFIN_BEGIN
 // Cost: memory for the rows of a step; a read and a write of each.
 class stored_table final : public learning_rows<float> {
 public:
-    // Writes the starting values of row `id`.
+    // Writes the starting values of row `id` over zeros.
     using first_row = std::function<void(std::size_t id, std::span<float> to)>;
 
     static constexpr std::size_t row_bytes(std::size_t width) noexcept {
         return 3 * width * sizeof(float) + sizeof(std::int32_t);
     }
     static result<stored_table> create(const std::filesystem::path& path, std::size_t vocab,
-                                       std::size_t width, const first_row& first) {
-        auto rows = writable_rows::create(path, vocab, row_bytes(width),
-                                          [&](std::size_t id, std::span<std::byte> to) {
-                                              first(id, {reinterpret_cast<float*>(to.data()), width});
-                                          });
+                                       std::size_t width, const first_row& first = {}) {
+        writable_rows::first_row values;
+        if (first)
+            values = [&](std::size_t id, std::span<std::byte> to) {
+                first(id, {reinterpret_cast<float*>(to.data()), width});
+            };
+        auto rows = writable_rows::create(path, vocab, row_bytes(width), values);
         if (!rows) return rows.failure();
         return stored_table(*std::move(rows));
     }
@@ -69,6 +71,7 @@ public:
     [[nodiscard]] std::size_t width() const noexcept override { return width_; }
     // For unfinished(), roll_back(), commit().
     [[nodiscard]] writable_rows& rows() noexcept { return rows_; }
+    [[nodiscard]] const writable_rows& rows() const noexcept { return rows_; }
 
     // Reads the rows of these ids, each once.
     status fetch(std::span<const std::int32_t> ids, executor_ref execute = serially) {
