@@ -4,6 +4,7 @@
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/model.hpp>
+#include <tiffin/io/safetensors_writer.hpp>
 
 #include "c_backends.hpp"
 #include "c_common.hpp"
@@ -257,6 +258,29 @@ tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_c
             return wrong;
         const auto make = [&](const auto& how) { return load(given, how); };
         return make_layer(options, layer, make, std::move(in_files));
+    });
+}
+
+tiffin_error* tiffin_layer_save(const char* path, const tiffin_block_option* block, size_t block_count,
+                                const tiffin_tensor* tensors, size_t tensor_count) {
+    return guarded([&]() -> tiffin_error* {
+        if (path == nullptr) return error_of(is_null("path"));
+        tiffin::io::described_layer given;
+        std::vector<rows_tensor> in_files;
+        if (tiffin_error* const wrong = describe(block, block_count, tensors, tensor_count, given, in_files))
+            return wrong;
+        // What cannot be a layer is not written as one.
+        const auto made = tiffin::c_detail::load_on_reference(given, {.tokens = 0});
+        if (!made) return error_of(because(made.failure()));
+        tiffin::io::safetensors_writer writer;
+        for (const auto& [key, value] : given.options) writer.set(key, value);
+        for (const auto& e : given.tensors.entries()) {
+            if (e.tensor.gathered != 0)
+                return error_of(because(failure(errc::dtype, e.name, "lies in a file already")));
+            writer.add(e.name, e.tensor);
+        }
+        const tiffin::status done = writer.write(path);
+        return done ? nullptr : error_of(because(done.failure()));
     });
 }
 

@@ -220,6 +220,12 @@ TIFFIN_C_API tiffin_error* tiffin_layer_open(const char* path, const tiffin_prep
 TIFFIN_C_API tiffin_error* tiffin_layer_make(const tiffin_block_option* block, size_t block_count,
                                              const tiffin_tensor* tensors, size_t tensor_count,
                                              const tiffin_prepare_options* options, tiffin_layer** layer);
+// Writes a block as a layer file, which tiffin_layer_open reads: tensors as for tiffin_layer_make, in memory. A file that is
+// there is replaced when all is written. Errors: OPTION, MISSING_TENSOR, UNUSED_TENSOR, DTYPE, SHAPE, as a layer on
+// reference has them; FILE, ARGUMENT. Cost: one write, after the checks of a layer.
+TIFFIN_C_API tiffin_error* tiffin_layer_save(const char* path, const tiffin_block_option* block,
+                                             size_t block_count, const tiffin_tensor* tensors,
+                                             size_t tensor_count);
 // Frees a layer. NULL is allowed.
 TIFFIN_C_API void tiffin_layer_free(tiffin_layer* layer);
 

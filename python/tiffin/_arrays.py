@@ -46,7 +46,7 @@ def number_of(name, value, numbers):
     return numbers[value]
 
 
-def array(name, a):
+def array(name, a) -> np.ndarray:
     """Anything that numpy reads; a mask would be lost."""
     refuse(not isinstance(a, np.ma.MaskedArray), name, "is a masked array", "dtype")
     try:
@@ -57,7 +57,7 @@ def array(name, a):
         raise Error(f"{name}: {wrong}", "dtype", name) from None
 
 
-def floats(name, a):
+def floats(name, a) -> np.ndarray:
     """Rows as the library reads them: where they lie if they are dense, aligned float32; else a copy."""
     given = a if type(a) is np.ndarray else array(name, a)
     if given.dtype == np.float32 and given.flags.c_contiguous and given.flags.aligned:
@@ -70,7 +70,7 @@ def floats(name, a):
     return rows
 
 
-def ids_of(a, tokens=None, name="token_ids"):
+def ids_of(a, tokens=None, name="token_ids") -> np.ndarray:
     """Ids as int32, `tokens` of them; None: any number."""
     given = array(name, a)
     if given.size == 0 and not isinstance(a, np.ndarray):

@@ -98,7 +98,7 @@ def _load():
             ("error_where", t, (p,)), ("error_free", None, (p,)), ("threads_make", p, (n, p)), ("threads_executor", p, (p,)),
             ("threads_free", None, (p,)), ("model_open", p, (t, p)), ("model_layers", n, (p,)), ("model_architecture", t, (p,)),
             ("model_free", None, (p,)), ("model_layer", p, (p, n, p, p)), ("layer_open", p, (t, p, p)),
-            ("layer_make", p, (p, n, p, n, p, p)), ("layer_free", None, (p,)), ("layer_d_model", n, (p,)), ("layer_d_ff", n, (p,)),
+            ("layer_make", p, (p, n, p, n, p, p)), ("layer_save", p, (t, p, n, p, n)), ("layer_free", None, (p,)), ("layer_d_model", n, (p,)), ("layer_d_ff", n, (p,)),
             ("layer_choices", n, (p,)), ("layer_reads_token_ids", i, (p,)), ("layer_reads_residual", i, (p,)),
             ("layer_per_layer_input_width", n, (p,)), ("layer_in_place", t, (p, n)), ("layer_held_bytes", n, (p,)),
             ("layer_workspace_bytes", n, (p, n, n)), ("layer_run", p, (p, p)),

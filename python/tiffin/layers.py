@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ._arrays import address, block_of, floats, ids_of, number_of, rows_in, struct_of, tensors_of, text, whole
 from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Error, Options, check, lib
 from ._threads import Aside, executor
+from .training import Training
 
 _PIECE = 512  # tokens of a workspace: a larger call runs in pieces
 
@@ -47,6 +48,7 @@ class Layer:
     copied: tuple
     _files: tuple
     _pickled: tuple | None
+    _given: tuple | None  # the block and its weights
 
     def __init__(self, block: str | dict, weights: dict, *, backend: str = "simd", format: str = "as_stored", tables: str = "as_stored",
                  f32_activations: bool = False, threads: int = 1, progress: Callable[[int, int], object] | None = None) -> None:
@@ -54,7 +56,7 @@ class Layer:
         self._make(lambda how, to: lib.tiffin_layer_make(options, len(options), given, len(given), how, to), backend=backend,
                    format=format, tables=tables, f32_activations=f32_activations, threads=threads, progress=progress,
                    keeps=(memory, options, given))
-        self.copied, self._pickled, self._files = copied, None, rows_in(memory)
+        self.copied, self._pickled, self._files, self._given = copied, None, rows_in(memory), (block, weights)
 
     def _make(self, make, *, backend="simd", format="as_stored", tables="as_stored", f32_activations=False, threads=1, progress=None,
               keeps=None):
@@ -79,6 +81,7 @@ class Layer:
         self.reads_token_ids = bool(lib.tiffin_layer_reads_token_ids(made))
         self.reads_residual = bool(lib.tiffin_layer_reads_residual(made))
         self.copied = self._files = ()
+        self._given = None
 
     @classmethod
     def _from(cls, make, pickled, **options):
@@ -98,6 +101,24 @@ class Layer:
         return (f"<tiffin.Layer: d_model {self.d_model}, d_ff {self.d_ff}"
                 + (f", {self.choices} experts per token" if self.choices else "")
                 + (f", reads {', '.join(reads)}" if reads else "") + f", holds {self.held_bytes} bytes>")
+
+    def train(self, **options) -> Training:
+        """A Training of the same block, over the arrays that this layer was made of; options as those of Training. The layer keeps
+        packed copies of what they were: make another to run what was learnt."""
+        return Training(*self._made_of("train"), **options)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the block and the arrays that it was made of as a layer file, for load_layer(). A file that is there is replaced when
+        all is written."""
+        block, weights = self._made_of("save")
+        options, (given, memory, _) = block_of(block), tensors_of(weights)
+        check(lib.tiffin_layer_save(text("path", path), options, len(options), given, len(given)))
+        del memory
+
+    def _made_of(self, work) -> tuple:
+        if self._given is None:
+            raise Error(f"{work}: is for layers made of arrays; this one is of a file", "option", work)
+        return self._given
 
     def needs(self) -> dict[str, tuple]:
         """What a call takes beside x: {name: shape}, with "tokens" for the number of rows of x."""
@@ -197,7 +218,7 @@ def open_model(path: str | os.PathLike) -> Model:
     return Model(path)
 
 
-def _rows(name, a, width, tokens):
+def _rows(name, a, width, tokens) -> np.ndarray:
     a = floats(name, a)
     if a.ndim == 2 and a.shape[1] == width and (tokens is None or len(a) == tokens):
         return a

@@ -28,6 +28,7 @@ class NgramAddresses:
     tables: int
     vocab: int
     rows_of: tuple
+    _at: c.c_void_p
 
     def __init__(self) -> None:
         raise TypeError("NgramAddresses is made by engram(), longcat() or open()")

@@ -41,6 +41,14 @@ class Rows:
     without its edits.
     """
 
+    width: int
+    format: str
+    row_bytes: int
+    _at: c.c_void_p | None
+    _prefetch: threading.Thread | None
+    _pickled: tuple | None
+    _table: object  # a table whose values they are
+
     def __init__(self, path: str | os.PathLike, tensor: str, *, direct: bool = False, cache_rows: int = 0, cache_bytes: int = 0) -> None:
         made = c.c_void_p()
         how = rows_options(direct, cache_rows, cache_bytes)
@@ -48,10 +56,10 @@ class Rows:
         self._hold(made, path, tensor, direct, cache_rows, cache_bytes)
 
     def _hold(self, made, path, tensor, direct, cache_rows, cache_bytes):
-        self._at: c.c_void_p | None = made
+        self._at = made
         self._lock = threading.Lock()
-        self._prefetch: threading.Thread | None = None
-        self._pickled: tuple | None = path, tensor, dict(direct=direct, cache_rows=cache_rows, cache_bytes=cache_bytes)
+        self._prefetch = None
+        self._pickled = path, tensor, dict(direct=direct, cache_rows=cache_rows, cache_bytes=cache_bytes)
         self._free = weakref.finalize(self, lib.tiffin_rows_free, made)
         self._free.atexit = False
         self.path, self.tensor = path, tensor

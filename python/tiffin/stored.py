@@ -34,6 +34,10 @@ class StoredTable:
     True, and roll_back() or keep_changes() comes first. One call at a time: another waits. One object at a time has a file open.
     """
 
+    width: int
+    steps: int  # since it was opened, and roll backs
+    _at: c.c_void_p | None
+
     def __init__(self, path: str | os.PathLike) -> None:
         made = c.c_void_p()
         check(lib.tiffin_stored_table_open(text("path", path), c.byref(made)))
@@ -50,7 +54,8 @@ class StoredTable:
         """Makes the file and opens it. initial: an array (rows, width), or initial(id) -> (width); None: zeros, which take no room
         until they are written. An Error where there is something at `path`."""
         rows, width = whole("rows", rows, 1, 2 ** 31), whole("width", width, 1, 2 ** 31)
-        row_of, wrong = _row_of(initial, rows, width), []
+        row_of = _row_of(initial, rows, width)
+        wrong: list[BaseException] = []
 
         def first(_, id, to):
             if wrong:
@@ -75,12 +80,12 @@ class StoredTable:
         return table
 
     def _hold(self, made, path):
-        self._at: c.c_void_p | None = made
+        self._at = made
         self.path, self._lock, self._read_by = path, threading.Lock(), weakref.WeakSet()
         self._free = weakref.finalize(self, lib.tiffin_stored_table_free, made)
         self._free.atexit = False
-        self.width: int = self._shape().width
-        self.steps = 0  # since it was opened, and roll backs
+        self.width = self._shape().width
+        self.steps = 0
 
     def _open(self):
         refuse(self._at is not None, str(self.path), "is closed", "empty")

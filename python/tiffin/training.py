@@ -88,7 +88,7 @@ class Training:
                "does not lie densely; a layer that learns reads its weights where they lie", "shape")
         return kinds[given.dtype], given, given.shape
 
-    def _rows(self, name, a, width, tokens):
+    def _rows(self, name, a, width, tokens) -> np.ndarray:
         given = array(name, a)
         refuse(given.dtype == self.dtype, name, f"has dtype {given.dtype}; it must be {self.dtype}", "dtype")
         refuse(given.ndim == 2 and given.shape[1] == width and (tokens is None or len(given) == tokens), name,

@@ -10,6 +10,7 @@ import mmap
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -307,6 +308,31 @@ def held_of_tables(blocks, kind):
         # Sums of some hundred products in f32.
         bound = 300 * 2.0 ** -24 * np.abs(want).max()
         expect(f"{what}: error {np.abs(layer(at, **inputs) - want).max()}, more than {bound}", np.abs(layer(at, **inputs) - want).max() <= bound)
+        # Saved and loaded, it is the same layer.
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "layer.safetensors")
+            layer.save(path)
+            expect(f"{what}: saved", (tiffin.load_layer(path, f32_activations=True)(at, **inputs) == layer(at, **inputs)).all())
+
+
+def kept():
+    """What a layer was made of is learnt from, and saved."""
+    up, down, x = normal(24, 16), normal(16, 24), normal(5, 16)
+    layer = tiffin.Layer("mlp", {"up_proj.weight": up, "down_proj.weight": down})
+    training = layer.train(tokens=5)
+    expect("the same block", np.allclose(training.forward(x), layer(x), rtol=1e-4, atol=1e-4))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "layer.safetensors")
+        layer.save(path)
+        up *= 2  # who learns writes to the arrays
+        expect("the file has what they were", (tiffin.load_layer(path)(x) == layer(x)).all())
+        layer.save(path)
+        expect("and again, what they are", (tiffin.load_layer(path)(x) == tiffin.Layer("mlp", {"up_proj.weight": up, "down_proj.weight": down})(x)).all())
+        of_file = tiffin.load_layer(path)
+        refused("of a file", "option", "save", lambda: of_file.save(path))
+        refused("of a file", "option", "train", of_file.train)
+        refused("no such folder", "file", "none", lambda: layer.save(os.path.join(folder, "none", "x")))
+        refused("an empty path", "file", "", lambda: layer.save(""))
 
 
 # ---- threads, signals, fork ----
@@ -443,6 +469,7 @@ rows()
 weights()
 names_and_numbers()
 tables()
+kept()
 progress()
 a_thread_that_does_not_start()
 forked()

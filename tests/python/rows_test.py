@@ -30,7 +30,7 @@ def write(path, tensors):
 with tempfile.TemporaryDirectory() as folder:
     path, n, width = Path(folder) / "tables.safetensors", 5000, 37
     table, half, pool = rng.normal(size=(n, width)).astype(np.float32), rng.normal(size=(20, 8)).astype(np.float16), rng.normal(size=(3, 5, 4)).astype(np.float32)
-    write(path, {"table": table, "half": half, "pool": pool, "ids": np.arange(6, dtype=np.int32).reshape(2, 3), "vector": table[0]})
+    write(path, {"table": table, "half": half, "chosen": table[:16, :8].copy(), "pool": pool, "ids": np.arange(6, dtype=np.int32).reshape(2, 3), "vector": table[0]})
     for options in ({}, {"direct": True}, {"cache_rows": 50}, {"cache_bytes": 40000}, {"direct": True, "cache_rows": 700}):
         with tiffin.Rows.open(path, "table", **options) as rows:
             expect(f"{options}: shape", (len(rows), rows.width, rows.format, rows.row_bytes) == (n, width, "f32", 4 * width))
@@ -136,6 +136,11 @@ with tempfile.TemporaryDirectory() as folder:
     expect("a pool in a file", (layer(x4, token_ids=ids5) == tiffin.Layer("mort(stem, num_layers=2)", weights)(x4, token_ids=ids5)).all())
     for shape in ((3, 5), (5, 3, 4, 1), (3, 5, 5), (3, 4, 4), (0, 5, 4), (15, 4)):
         refused(f"a pool as {shape}", "shape", "modulators", lambda: tiffin.Layer("mort(stem, num_layers=2)", {**weights, "modulators.weight": ("rows", rows, shape)}))
+
+    # Rows that the layer chooses, and not the tokens.
+    refused("chosen rows", "option", "values.weight", lambda: tiffin.Layer({"block": "product_keys", "top_k": 2}, {
+        "query.weight": rng.normal(size=(8, 8)).astype(np.float32), "keys.weight": rng.normal(size=(2, 4, 4)).astype(np.float32),
+        "values.weight": tiffin.Rows.open(path, "chosen")}))
 
     # Layers that learn from files.
     weights = {**stem.initial(layers=1, d_model=24, d_ff=37, vocab=n), "stem_embed.weight": table}

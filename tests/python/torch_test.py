@@ -6,7 +6,9 @@
 Without torch 2.4 or later: status 77.
 """
 import gc
+import os
 import sys
+import tempfile
 
 from checks import done, expect, near, np, tiffin
 
@@ -81,7 +83,7 @@ for text in ("stem", "ffn(gate(silu), dense)"):
         return torch.func.functional_call(exact, dict(zip(names, parameters)), (small,), {"token_ids": ids.reshape(-1)[:3]})
 
     expect(f"{text}: gradcheck", torch.autograd.gradcheck(run, (small, *exact.parameters()), fast_mode=True))
-    arguments = (small, ids.reshape(-1)[:3], None, None, exact.weights(), exact.composition.text, " ".join(exact._names), 1)
+    arguments = (small, ids.reshape(-1)[:3], None, None, exact.weights(), exact.composition.text, " ".join(exact._names), "", 1)
     checks = torch.library.opcheck(torch.ops.tiffin.ffn.default, arguments, raise_exception=False)
     expect(f"{text}: opcheck {checks}", all(how == "SUCCESS" for how in checks.values()))
 
@@ -153,8 +155,60 @@ for _ in range(60):
     losses.append(loss.item())
 expect(f"it learns: {losses[0]:.3f} to {losses[-1]:.3f}", losses[-1] < 0.5 * losses[0])
 
+# Gradients that nobody wants are not computed, and do not change the others.
+block, other = block_of("stem"), block_of("stem")
+block.gate_proj.weight.requires_grad_(False)
+for b in (block, other):
+    b(x, token_ids=torch.arange(v)).square().sum().backward()
+for name, p in block.named_parameters():
+    expect(f"beside a frozen tensor: {name}", p.grad is None if name == "gate_proj.weight" else torch.equal(p.grad, other.get_parameter(name).grad))
+held = list(tiffin.torch._trainings._held.values())[-2]
+expect(f"learnt: {sorted(held.training.gradients)}", set(held.training.gradients) == {"stem_embed.weight", "down_proj.weight"})
+
+# A table in a file learns as one in memory.
+with tempfile.TemporaryDirectory() as folder:
+    inside = block_of("stem", sparse=True)
+    start = inside.get_parameter("stem_embed.weight").detach().clone()
+    table = tiffin.StoredTable.create(os.path.join(folder, "table.rows"), v, f, initial=start.numpy())
+    outside = block_of("stem", stored={"stem_embed.weight": table})
+    expect("no parameter", set(outside.state_dict()) == {"gate_proj.weight", "down_proj.weight"})
+    expect("the same starting values", all(torch.equal(p, inside.get_parameter(n)) for n, p in outside.named_parameters()))
+    how = dict(lr=0.02, weight_decay=0.05)
+    optimizers = tiffin.torch.RowAdamW(inside.parameters(), **how), tiffin.torch.RowAdamW(outside.parameters(), stored=[outside], **how)
+    for i in range(10):
+        some, losses = torch.randint(0, v, (8,)), []
+        for b, optimizer in zip((inside, outside), optimizers):
+            optimizer.zero_grad()
+            for part in (some[:5], some[5:]):  # two calls before a step
+                loss = (b(x[:len(part)], token_ids=part) - goal[:len(part)]).square().mean()
+                loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        near(f"step {i}: the loss", losses[1], losses[0], 1e-5)
+    near("the table", table.gather(np.arange(v)), inside.get_parameter("stem_embed.weight").detach(), 1e-5)
+    expect("it learnt", np.abs(table.gather(np.arange(v)) - start.numpy()).max() > 0.01)
+    y = outside(x, token_ids=torch.arange(v))
+    table.roll_back()
+    try:
+        y.sum().backward()
+        expect("a table that was written in between", False)
+    except RuntimeError as wrong:
+        expect(f"{wrong}", "modified" in str(wrong))
+    expect("rolled back", np.array_equal(table.gather(np.arange(v)), start.numpy()))
+    for what, work in (("of another width", lambda: tiffin.torch.FFN("stem", d_model=d, d_ff=f + 1, vocab=v, stored={"stem_embed.weight": table})),
+                       ("of no such name", lambda: block_of("stem", stored={"embed": table})),
+                       ("of a dense weight", lambda: block_of("stem", stored={"down_proj.weight": table})),
+                       ("in double", lambda: block_of("stem", stored={"stem_embed.weight": table}, dtype=torch.float64)),
+                       ("row-wise", lambda: tiffin.torch.RowAdamW(outside.parameters(), stored=[outside], rowwise=True))):
+        try:
+            work()
+            expect(f"a stored table {what}", False)
+        except ValueError as wrong:
+            expect(f"{what}: {wrong}", "stored" in str(wrong))
+    table.close()
+
 # A module that is gone leaves nothing behind.
-del block, optimizer
+del block, other, inside, outside, optimizer, optimizers, held, b, y, p
 gc.collect()
 before = len(tiffin.torch._trainings._held)
 block = block_of("stem")
@@ -170,9 +224,6 @@ try:
 except ImportError:
     print("transformers is not installed: tiffin.torch.replace is not tested")
     done()
-import os
-import tempfile
-
 from safetensors import safe_open
 
 config = LlamaConfig(vocab_size=v, hidden_size=d, intermediate_size=f, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2)
