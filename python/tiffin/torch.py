@@ -61,6 +61,8 @@ class _Kept:
 
     def forward(self, x, beside, weights):
         arrays = {name: a.numpy() for name, a in beside.items()}
+        if self.call is not None:  # without a backward: its ids are not to be added to
+            self.training.clear()
         y = self.training.forward(x.numpy(), **arrays)
         # Kept alive, so that this memory is not another tensor's.
         self.call = [(t, t._version) for t in (x, *beside.values(), *weights)]

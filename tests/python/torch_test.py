@@ -165,6 +165,15 @@ for name, p in block.named_parameters():
 held = list(tiffin.torch._trainings._held.values())[-2]
 expect(f"learnt: {sorted(held.training.gradients)}", set(held.training.gradients) == {"stem_embed.weight", "down_proj.weight"})
 
+# Calls without gradients between two steps leave nothing behind.
+y = block(x, token_ids=torch.arange(v)).detach()
+with torch.no_grad():
+    for i in range(2 * v):
+        block(x[:2], token_ids=torch.tensor([i % v, 0]))
+block.zero_grad()
+block(x[:2], token_ids=torch.tensor([3, 4])).square().sum().backward()
+expect("only the last call's ids", block.get_parameter("stem_embed.weight").grad.any(1).nonzero()[:, 0].tolist() == [3, 4])
+
 # A table in a file learns as one in memory.
 with tempfile.TemporaryDirectory() as folder:
     inside = block_of("stem", sparse=True)

@@ -176,6 +176,7 @@ status trainable_layer<Number>::try_backward(const Y& dy, const input_gradients<
     if (status s = check_backward(*given, to); !s) return s;
     if (status s = check_memory(memory); !s) return s;
 
+    is_backward_done_ = true;
     detail::checked_executor checked(execute);
     call_type call = call_of(checked);
     const auto cleared = [&](const matrix_view<Number>& m) {

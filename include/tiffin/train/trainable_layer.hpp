@@ -159,7 +159,7 @@ public:
     // Sets all gradients to 0 and removes the ids: backward() fails until the next forward().
     void clear_gradients() noexcept {
         for (auto& p : *parameters_) {
-            if (p.gradient == nullptr) continue;
+            if (p.gradient == nullptr || !is_backward_done_) continue;
             if (!train_detail::has_rows_of_ids(p.kind)) {
                 std::fill_n(p.gradient, p.gradient_numbers(), Number(0));
                 continue;
@@ -170,7 +170,7 @@ public:
             }
         }
         touched_.clear();
-        is_forward_done_ = false;
+        is_forward_done_ = is_backward_done_ = false;
     }
 
 private:
@@ -209,6 +209,7 @@ private:
     matrix_view<const Number> x_{};
     training_inputs<Number> inputs_{};
     bool is_forward_done_ = false;
+    bool is_backward_done_ = false;  // since gradients were cleared
     aligned_buffer taken_;  // the carried rows that a delayed block read, where forward is recomputed
     bool was_due_ = false;
 };
