@@ -24,7 +24,7 @@ def parse():
     parser.add_argument("--layers", type=int, default=4, help="how many layers, from the last on (default: 4)")
     parser.add_argument("--composition", default=STEM, help=f"what stands in the place of their FFNs (default: {STEM})")
     parser.add_argument("--tokens", type=int, default=256, help="per step (default: 256)")
-    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate (default: 0.001)")
+    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate (default: 0.005)")
     parser.add_argument("--seed", type=int, default=1, help="of which parts of the text are read (default: 1)")
     parser.add_argument("--save", help="write what was learnt to this side file")
     return parser.parse_args()
