@@ -1,8 +1,9 @@
 // What all files of the C interface share: errors, the structs of callers, their threads, and tensors by name.
 #pragma once
 
-#include <tiffin/tiffin.h>
+#include <tiffin/tiffin_training.h>
 
+#include <tiffin/analysis/cost.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/io/described_layer.hpp>
 
@@ -91,6 +92,16 @@ std::optional<refusal> unknown_size(const Struct* given, const char* name) {
     if (given->struct_size == sizeof(Struct)) return {};
     return bad_argument(name, "has struct_size ", given->struct_size, "; this library knows ",
                         sizeof(Struct));
+}
+
+inline tiffin_cost cost_for_c(const block_cost& found) {
+    return {sizeof(tiffin_cost),
+            found.parameters,
+            found.table_parameters,
+            found.parameters_per_token,
+            found.row_parameters,
+            found.matrix_flops_per_token,
+            found.elementwise_flops_per_token};
 }
 
 // A struct of the caller's, of a size that is known, with its executor if it has one.

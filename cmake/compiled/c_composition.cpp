@@ -121,13 +121,7 @@ tiffin_error* tiffin_composition_cost(const tiffin_composition* composition, con
         const auto all = tensors_of(*composition, *known);
         if (!all) return error_of(because(all.failure()));
         const tiffin::block_cost found = tiffin::cost(*known, composition->held.plan());
-        *cost = {sizeof(tiffin_cost),
-                 found.parameters,
-                 found.table_parameters,
-                 found.parameters_per_token,
-                 found.row_parameters,
-                 found.matrix_flops_per_token,
-                 found.elementwise_flops_per_token};
+        *cost = cost_for_c(found);
         return nullptr;
     });
 }

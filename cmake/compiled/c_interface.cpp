@@ -1,10 +1,14 @@
 // The C interface (tiffin/tiffin.h) over layers known at run time.
 #include <tiffin/tiffin.h>
+
+#include <tiffin/all_policies.hpp>
+#include <tiffin/analysis/cost_of_weights.hpp>
 #include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/layer_file.hpp>
 #include <tiffin/io/model.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
+#include <tiffin/plan/compose.hpp>
 
 #include "c_backends.hpp"
 #include "c_common.hpp"
@@ -33,6 +37,7 @@ struct tiffin_threads {
 };
 struct tiffin_layer {
     tiffin::any_layer held;
+    tiffin::block_cost cost;
     tiffin::c_detail::tables_in_files tables;
 };
 
@@ -100,8 +105,17 @@ result<tiffin::dtype> format_of(tiffin_dtype asked, const char* name) {
                    "; numbers are kept in F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
 }
 
-result<any_layer> load(const tiffin::io::described_layer& from,
-                       const taken_struct<tiffin_prepare_options>& taken) {
+result<tiffin::block_cost> cost_of(const tiffin::io::described_layer& from) {
+    const auto text = tiffin::io::composition_of(from);
+    if (!text) return text.failure();
+    const auto block = tiffin::compose(*text, tiffin::all_policies);
+    if (!block) return block.failure();
+    return tiffin::cost_of(block->plan(), from.tensors);
+}
+
+// A layer on the backend that is asked for.
+result<any_layer> layer_of(const tiffin::io::described_layer& from,
+                           const taken_struct<tiffin_prepare_options>& taken) {
     const tiffin_prepare_options& options = taken.given;
     const callers_executor execute(taken);
     tiffin::prepare_options how{.tokens = 0, .execute = execute};
@@ -134,6 +148,20 @@ result<any_layer> load(const tiffin::io::described_layer& from,
     return tiffin::c_detail::load_on_reference(from, how);
 }
 
+// The same with its cost.
+struct loaded_layer {
+    any_layer held;
+    tiffin::block_cost cost;
+};
+result<loaded_layer> load(const tiffin::io::described_layer& from,
+                          const taken_struct<tiffin_prepare_options>& taken) {
+    auto made = layer_of(from, taken);
+    if (!made) return made.failure();
+    const auto cost = cost_of(from);
+    if (!cost) return cost.failure();
+    return loaded_layer{*std::move(made), *cost};
+}
+
 // What all functions that make a layer do around `make(options)`.
 template <class Make>
 tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** layer, const Make& make,
@@ -147,8 +175,9 @@ tiffin_error* make_layer(const tiffin_prepare_options* given, tiffin_layer** lay
     }
     auto made = make(options);
     if (!made) return error_of(because(made.failure()));
-    if (const tiffin::status s = check_read_by_ids(made->needs()); !s) return error_of(because(s.failure()));
-    *layer = new tiffin_layer{*std::move(made), tables_in_files(std::move(in_files))};
+    if (const tiffin::status s = check_read_by_ids(made->held.needs()); !s)
+        return error_of(because(s.failure()));
+    *layer = new tiffin_layer{std::move(made->held), made->cost, tables_in_files(std::move(in_files))};
     return nullptr;
 }
 
@@ -223,7 +252,7 @@ tiffin_error* tiffin_model_layer(const tiffin_model* model, size_t index,
                                  const tiffin_prepare_options* options, tiffin_layer** layer) {
     return guarded([&] {
         if (model == nullptr) return error_of(is_null("model"));
-        return make_layer(options, layer, [&](const auto& how) -> result<any_layer> {
+        return make_layer(options, layer, [&](const auto& how) -> result<loaded_layer> {
             const auto described = model->held.layer(index);
             if (!described) return described.failure();
             auto made = load(*described, how);
@@ -237,7 +266,7 @@ tiffin_error* tiffin_layer_open(const char* path, const tiffin_prepare_options* 
                                 tiffin_layer** layer) {
     return guarded([&] {
         if (path == nullptr) return error_of(is_null("path"));
-        return make_layer(options, layer, [&](const auto& how) -> result<any_layer> {
+        return make_layer(options, layer, [&](const auto& how) -> result<loaded_layer> {
             auto file = tiffin::io::safetensors_file::open(path);
             if (!file) return file.failure();
             const auto shared = std::make_shared<const tiffin::io::safetensors_file>(*std::move(file));
@@ -286,6 +315,15 @@ tiffin_error* tiffin_layer_save(const char* path, const tiffin_block_option* blo
 
 void tiffin_layer_free(tiffin_layer* layer) {
     delete layer;
+}
+
+tiffin_error* tiffin_layer_cost(const tiffin_layer* layer, tiffin_cost* cost) {
+    return guarded([&]() -> tiffin_error* {
+        if (layer == nullptr) return error_of(is_null("layer"));
+        if (const auto wrong = unknown_size(cost, "cost")) return error_of(*wrong);
+        *cost = cost_for_c(layer->cost);
+        return nullptr;
+    });
 }
 
 size_t tiffin_layer_d_model(const tiffin_layer* layer) {

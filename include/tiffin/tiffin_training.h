@@ -48,18 +48,20 @@ TIFFIN_C_API tiffin_error* tiffin_composition_open(const char* text, tiffin_comp
 // The text with all arguments and options, aliases expanded; "" for NULL. Valid as long as the composition.
 TIFFIN_C_API const char* tiffin_composition_text(const tiffin_composition* composition);
 // Calls each(user, tensor) for every tensor, in the order of the text.
-TIFFIN_C_API tiffin_error* tiffin_composition_tensors(const tiffin_composition* composition, const tiffin_sizes* sizes,
-                                                      void (*each)(void* user, const tiffin_needed_tensor* tensor),
-                                                      void* user);
+TIFFIN_C_API tiffin_error* tiffin_composition_tensors(
+    const tiffin_composition* composition, const tiffin_sizes* sizes,
+    void (*each)(void* user, const tiffin_needed_tensor* tensor), void* user);
 // Its cost. Errors: ARGUMENT.
-TIFFIN_C_API tiffin_error* tiffin_composition_cost(const tiffin_composition* composition, const tiffin_sizes* sizes,
-                                                   tiffin_cost* cost);
+TIFFIN_C_API tiffin_error* tiffin_composition_cost(const tiffin_composition* composition,
+                                                   const tiffin_sizes* sizes, tiffin_cost* cost);
+// The cost of a layer, optional tensors that it was given with them. Errors: ARGUMENT.
+TIFFIN_C_API tiffin_error* tiffin_layer_cost(const tiffin_layer* layer, tiffin_cost* cost);
 // Writes the starting values of the papers (docs/layers.md#initialisers) to the given F32 tensors; `layers`: of the
 // model; `scale`: of modulators. Errors: OPTION, MISSING_TENSOR, SHAPE, DTYPE, ARGUMENT; found before anything is written.
 TIFFIN_C_API tiffin_error* tiffin_composition_initialise(const tiffin_composition* composition,
-                                                         const tiffin_sizes* sizes, size_t layers, float scale,
-                                                         uint64_t seed, const tiffin_tensor* tensors,
-                                                         size_t tensor_count);
+                                                         const tiffin_sizes* sizes, size_t layers,
+                                                         float scale, uint64_t seed,
+                                                         const tiffin_tensor* tensors, size_t tensor_count);
 // Frees a composition. NULL is allowed.
 TIFFIN_C_API void tiffin_composition_free(tiffin_composition* composition);
 
@@ -75,10 +77,10 @@ typedef struct tiffin_training_options {
     // F32, or AS_STORED: simd in f32. BF16: the same with the factors of products rounded to bf16. F64: reference, in
     // double throughout. x, y and all gradients are doubles for F64, else floats.
     tiffin_dtype numbers;
-    size_t tokens;      // the most per call; 0: 512
-    size_t table_rows;  // the most different ids until the gradients are cleared; 0: `tokens`
-    size_t workers;     // concurrent tasks; 0: one per hardware thread
-    int32_t recompute;  // not 0: forward keeps nothing for backward, which runs it once more
+    size_t tokens;              // the most per call; 0: 512
+    size_t table_rows;          // the most different ids until the gradients are cleared; 0: `tokens`
+    size_t workers;             // concurrent tasks; 0: one per hardware thread
+    int32_t recompute;          // not 0: forward keeps nothing for backward, which runs it once more
     const char* const* frozen;  // the names of tensors that have no gradient
     size_t frozen_count;
 } tiffin_training_options;
@@ -119,9 +121,9 @@ typedef struct tiffin_backward_call {
 typedef struct tiffin_gradient {
     const char* name;
     size_t rank;
-    size_t shape[4];      // of the tensor
-    void* data;           // dense: in this shape. Of a table: (slots, width); of a pool: (experts, slots, width)
-    size_t slots;         // rows per expert; 0: dense. tiffin_training_ids says which id has which
+    size_t shape[4];  // of the tensor
+    void* data;       // dense: in this shape. Of a table: (slots, width); of a pool: (experts, slots, width)
+    size_t slots;     // rows per expert; 0: dense. tiffin_training_ids says which id has which
     const uint8_t* read;  // (experts, slots): not 0 where a token has read the row; NULL: dense
 } tiffin_gradient;
 
@@ -130,17 +132,21 @@ typedef struct tiffin_gradient {
 // Errors: as tiffin_layer_make; DTYPE for tensors that are not F32 (or F64 with numbers F64); WORKSPACE.
 TIFFIN_C_API tiffin_error* tiffin_training_make(const tiffin_block_option* block, size_t block_count,
                                                 const tiffin_tensor* tensors, size_t tensor_count,
-                                                const tiffin_training_options* options, tiffin_training** training);
+                                                const tiffin_training_options* options,
+                                                tiffin_training** training);
 // Frees a training. NULL is allowed.
 TIFFIN_C_API void tiffin_training_free(tiffin_training* training);
 // Errors: ARGUMENT.
 TIFFIN_C_API tiffin_error* tiffin_training_needs(const tiffin_training* training, tiffin_needs* needs);
 // y = block(x, inputs). Errors: SIZE, TOKEN_ID, OVERLAP, WORKSPACE, ARGUMENT, before y is written; EXECUTOR.
-TIFFIN_C_API tiffin_error* tiffin_training_forward(tiffin_training* training, const tiffin_training_call* call);
+TIFFIN_C_API tiffin_error* tiffin_training_forward(tiffin_training* training,
+                                                   const tiffin_training_call* call);
 // Adds the gradients of the last forward. Errors: the same, EMPTY where there was none.
-TIFFIN_C_API tiffin_error* tiffin_training_backward(tiffin_training* training, const tiffin_backward_call* call);
+TIFFIN_C_API tiffin_error* tiffin_training_backward(tiffin_training* training,
+                                                    const tiffin_backward_call* call);
 // The i-th tensor's gradient. Not 0 where there is one. Valid as long as the training.
-TIFFIN_C_API int tiffin_training_gradient(const tiffin_training* training, size_t i, tiffin_gradient* gradient);
+TIFFIN_C_API int tiffin_training_gradient(const tiffin_training* training, size_t i,
+                                          tiffin_gradient* gradient);
 // The ids that tables' gradients have rows of, ascending, with their slots; returns how many. The arrays may be NULL.
 TIFFIN_C_API size_t tiffin_training_ids(const tiffin_training* training, int32_t* ids, uint32_t* slots);
 // Sets all gradients to 0 and forgets the ids; backward needs a new forward.

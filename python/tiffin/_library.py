@@ -104,7 +104,7 @@ def _load():
             ("layer_workspace_bytes", n, (p, n, n)), ("layer_run", p, (p, p)),
             ("composition_open", p, (t, p)), ("composition_text", t, (p,)), ("composition_tensors", p, (p, p, EACH, p)),
             ("composition_cost", p, (p, p, p)), ("composition_initialise", p, (p, p, n, c.c_float, c.c_uint64, p, n)),
-            ("composition_free", None, (p,)),
+            ("composition_free", None, (p,)), ("layer_cost", p, (p, p)),
             ("training_make", p, (p, n, p, n, p, p)), ("training_free", None, (p,)), ("training_needs", p, (p, p)),
             ("training_forward", p, (p, p)), ("training_backward", p, (p, p)), ("training_gradient", i, (p, n, p)),
             ("training_ids", n, (p, p, p)), ("training_clear", None, (p,)),

@@ -78,7 +78,7 @@ class Composition:
         """What it costs per token."""
         found = struct_of(CostStruct)
         check(lib.tiffin_composition_cost(self._at, c.byref(_sizes(sizes)), c.byref(found)))
-        return Cost(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Cost)})
+        return cost_from(found)
 
     def initial(self, *, layers: int, seed: int = 0, scale: float = 1.0, optional: Sequence[str] = (), **sizes) -> dict[str, np.ndarray]:
         """Starting values as its paper has them (docs/layers.md#initialisers): float32 arrays by name.
@@ -96,6 +96,10 @@ class Composition:
         check(lib.tiffin_composition_initialise(self._at, c.byref(_sizes(sizes)), whole("layers", layers, 0, 2 ** 31), float(scale),
                                                 whole("seed", seed, 0, 2 ** 64), given, len(given)))
         return made
+
+
+def cost_from(found):
+    return Cost(**{field.name: getattr(found, field.name) for field in dataclasses.fields(Cost)})
 
 
 def _sizes(given):

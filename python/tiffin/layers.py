@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._arrays import address, block_of, floats, ids_of, number_of, rows_in, struct_of, tensors_of, text, whole
-from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, Error, Options, check, lib
+from ._library import BACKENDS, CHOICE, DTYPES, PROGRESS, Call, CostStruct, Error, Options, check, lib
 from ._threads import Aside, executor
+from .compositions import Cost, cost_from
 from .training import Training
 
 _PIECE = 512  # tokens of a workspace: a larger call runs in pieces
@@ -101,6 +102,12 @@ class Layer:
         return (f"<tiffin.Layer: d_model {self.d_model}, d_ff {self.d_ff}"
                 + (f", {self.choices} experts per token" if self.choices else "")
                 + (f", reads {', '.join(reads)}" if reads else "") + f", holds {self.held_bytes} bytes>")
+
+    def cost(self) -> Cost:
+        """What it costs per token, with the optional tensors that it was given."""
+        found = struct_of(CostStruct)
+        check(lib.tiffin_layer_cost(self._at, c.byref(found)))
+        return cost_from(found)
 
     def train(self, **options) -> Training:
         """A Training of the same block, over the arrays that this layer was made of; options as those of Training. The layer keeps

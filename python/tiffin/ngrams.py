@@ -21,9 +21,10 @@ class NgramAddresses:
         past = address.histories(sequences=2, undoable=8)
         rows = address(ids, past, sequences=[0, 0, 1])      # int32 (tables, len(ids)); past has these ids now
 
-    order: the ids that are read, the token's own among them. rows_of: the rows of each table. Any number of threads may use one, each
-    with its own histories.
+    order: the ids that are read, the token's own among them. rows_of: the rows of each table. one_table: all are parts of one table, in
+    which rows are counted from its beginning. Any number of threads may use one, each with its own histories.
     """
+    one_table: bool
     order: int
     tables: int
     vocab: int
@@ -34,10 +35,10 @@ class NgramAddresses:
         raise TypeError("NgramAddresses is made by engram(), longcat() or open()")
 
     @classmethod
-    def _of(cls, make):
+    def _of(cls, make, one_table):
         made, self = c.c_void_p(), cls.__new__(cls)
         make(c.byref(made))
-        self._at = made
+        self._at, self.one_table = made, one_table
         weakref.finalize(self, lib.tiffin_ngrams_free, made).atexit = False
         shape = struct_of(NgramsShape)
         check(lib.tiffin_ngrams_describe(made, c.byref(shape)))
@@ -64,14 +65,14 @@ class NgramAddresses:
                          offsets=address(before), vocab=whole("vocab", vocab, 0, 2 ** 31) if counts is None else len(counts),
                          compressed=address(counts), pad=whole("pad", pad, 0, 2 ** 31), unsigned_remainder=bool(unsigned_remainder),
                          may_wrap=bool(may_wrap), oldest_first=bool(oldest_first))
-        return cls._of(lambda to: check(lib.tiffin_ngrams_engram(c.byref(hash), _end(end), to)))
+        return cls._of(lambda to: check(lib.tiffin_ngrams_engram(c.byref(hash), _end(end), to)), before is not None)
 
     @classmethod
     def longcat(cls, *, vocab: int, ratio: int, longest: int, per_length: int, end: int | None = None) -> NgramAddresses:
         """LongCat's: `per_length` tables for each of n = 2, ..., longest, table i of ratio vocab + 2 i + 1 rows."""
         hash = struct_of(LongcatHash, **{name: whole(name, value, 0, 2 ** 31) for name, value in (
             ("vocab", vocab), ("ratio", ratio), ("longest", longest), ("per_length", per_length))})
-        return cls._of(lambda to: check(lib.tiffin_ngrams_longcat(c.byref(hash), _end(end), to)))
+        return cls._of(lambda to: check(lib.tiffin_ngrams_longcat(c.byref(hash), _end(end), to)), False)
 
     @classmethod
     def open(cls, path: str | os.PathLike, layer: int | None = None, *, constants: str | os.PathLike | None = None, direct: bool = False,
@@ -82,7 +83,7 @@ class NgramAddresses:
         which, given = -1 if layer is None else whole("layer", layer, 0, 2 ** 63), text("path", path)
         beside = None if constants is None else text("constants", constants)
         how, rows, held = rows_options(direct, cache_rows, cache_bytes), Rows.__new__(Rows), c.c_void_p()
-        self = cls._of(lambda to: check(lib.tiffin_ngrams_open(given, which, beside, c.byref(how), to, c.byref(held))))
+        self = cls._of(lambda to: check(lib.tiffin_ngrams_open(given, which, beside, c.byref(how), to, c.byref(held))), True)
         rows._hold(held, path, "its n-gram table", direct, cache_rows, cache_bytes)
         rows._pickled = None
         return self, rows

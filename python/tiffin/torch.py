@@ -327,13 +327,37 @@ class FFN(nn.Module):
 
 class _Inputs:
     """What the FFNs of one forward of a model read beside x."""
-    token_ids = None
+
+    def __init__(self, ngrams):
+        self.token_ids, self.ngrams, self.ngram_rows = None, ngrams, None
+
+    def note(self, _, args, kwargs):
+        """Before the model's forward: its ids, and the rows of a table that all n-grams select, (..., tables)."""
+        self.token_ids = kwargs.get("input_ids", args[0] if args else None)
+        if self.ngrams is None or self.token_ids is None:
+            return
+        # A key-value cache, whatever releases of transformers call it.
+        if any(hasattr(given, "get_seq_length") and given.get_seq_length() > 0 for given in (*args, *kwargs.values())):
+            raise RuntimeError("tiffin.torch.replace: n-grams are of whole sequences, and the model was called with the last tokens of some: "
+                               "use_cache=False")
+        sequences, length = self.token_ids.shape
+        rows = self.ngrams(self.token_ids.reshape(-1).numpy(), self.ngrams.histories(sequences), np.repeat(np.arange(sequences), length))
+        rows = rows.astype(np.int64) + self.first()[:, None]
+        self.ngram_rows = torch.from_numpy(rows.T.reshape(sequences, length, -1).copy())
+
+    def first(self):
+        """Where each table begins in the one that has all."""
+        each = [0 if self.ngrams.one_table else n for n in self.ngrams.rows_of]
+        return np.cumsum([0, *each[:-1]])
+
+    def rows(self):
+        return max(self.ngrams.rows_of) if self.ngrams.one_table else sum(self.ngrams.rows_of)
 
 
 class _InModel(FFN):
     """A composition in the place of a model's FFN."""
 
-    def __init__(self, composition, mlp, layer, shared, tables, **options):
+    def __init__(self, composition, mlp, layer, shared, tables, ngram_width, **options):
         super().__init__(composition, scale=tables, **options)
         reads = {name for name, need in self.composition.needs(**self.sizes).items() if need.rows}
         # A modulator's scale of 0 leaves the model as it was; with tables of 0 beside it neither would ever learn.
@@ -350,6 +374,10 @@ class _InModel(FFN):
             elif name in reads:
                 with torch.no_grad():
                     getattr(owner, leaf).mul_(factor)
+        if shared.ngrams is not None:
+            values = torch.empty(shared.rows(), ngram_width).normal_(generator=torch.Generator().manual_seed(options["seed"])) * tables
+            self.ngram_embed = nn.Module()
+            self.ngram_embed.register_parameter("weight", nn.Parameter(values))
         # The text has the word where a part reads the residual stream.
         self._reads_residual = "residual" in self.composition.text
         self._hook = layer.post_attention_layernorm.register_forward_pre_hook(self._note_residual)
@@ -362,10 +390,13 @@ class _InModel(FFN):
         if ids is None or ids.shape != x.shape[:-1]:
             raise RuntimeError(f"tiffin.torch.replace: the model was called with input_ids of shape {None if ids is None else tuple(ids.shape)} "
                                f"and has x of shape {tuple(x.shape)}; its FFN reads token ids: call it with input_ids")
-        return super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None)
+        memory = None
+        if self._inputs.ngrams is not None:
+            memory = nn.functional.embedding(self._inputs.ngram_rows, self.ngram_embed.weight, sparse=self.sparse).flatten(-2)
+        return super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None, per_layer_input=memory)
 
 
-def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False, threads=None, **sizes):
+def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False, threads=None, ngrams=None, ngram_width=0, **sizes):
     """Puts a composition in the place of the FFNs of a Hugging Face model whose layers are as Llama's, and returns the new modules.
 
         blocks = tiffin.torch.replace(model, "ffn(gate(silu), sum(dense, token_embedding))", layers=range(24, 30))
@@ -376,14 +407,16 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
     Tensors of the names and shapes of the model's (gate_proj.weight, up_proj.weight, down_proj.weight) are the model's own; the
     composition's others are new. tables: a factor of the new tables' starting values, or of a modulator's scale where there is one:
     with 0 a model to which tables or modulators are added starts as it was. freeze: nothing but the new tensors learns. Sizes
-    beyond d_model, d_ff and vocab: see FFN.
+    beyond d_model, d_ff and vocab: see FFN. ngrams, a tiffin.NgramAddresses: the composition's per_layer_input is the rows of the last ids,
+    ngram_width numbers of each table, from a parameter ngram_embed.weight of each layer: "sum(ffn(gate(silu), dense), engram)".
     The model runs in float32 on the CPU, and is called with input_ids.
     """
-    config, inputs = model.config, _Inputs()
+    config, inputs = model.config, _Inputs(ngrams)
+    if ngrams is not None:
+        if ngram_width < 1:
+            raise ValueError(f"ngram_width is {ngram_width}; it is the numbers of a row")
+        sizes["inner"] = (ngrams.tables * ngram_width,) * 2
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
-
-    def note(_, args, kwargs):
-        inputs.token_ids = kwargs.get("input_ids", args[0] if args else None)
 
     if freeze:
         model.requires_grad_(False)
@@ -394,10 +427,10 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
         layer = decoder.layers[i]
         if isinstance(layer.mlp, _InModel):  # replaced before
             layer.mlp._hook.remove()
-        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, layers=config.num_hidden_layers, seed=i % len(decoder.layers), sparse=sparse,
+        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, ngram_width, layers=config.num_hidden_layers, seed=i % len(decoder.layers), sparse=sparse,
                            threads=threads, d_model=config.hidden_size, d_ff=config.intermediate_size, vocab=config.vocab_size, **sizes)
         layer.mlp = made[i]
-    decoder.register_forward_pre_hook(note, with_kwargs=True)
+    decoder.register_forward_pre_hook(inputs.note, with_kwargs=True)
     return list(made.values())
 
 
@@ -411,6 +444,8 @@ def save_side_file(model, path):
         block = layer.mlp
         if not isinstance(block, _InModel):
             continue
+        if block._inputs.ngrams is not None:
+            raise ValueError(f"save_side_file: layer {i} reads rows by the last ids, which a side file cannot say")
         told[f"blk.{i}.composition"] = block.composition.text
         kept = {}  # what the model's file has, by the prefix of the part that it belongs to
         for name, tensor in zip(block._names, block.weights()):

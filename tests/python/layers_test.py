@@ -320,6 +320,11 @@ def kept():
     up, down, x = normal(24, 16), normal(16, 24), normal(5, 16)
     layer = tiffin.Layer("mlp", {"up_proj.weight": up, "down_proj.weight": down})
     training = layer.train(tokens=5)
+    cost = layer.cost()
+    expect(f"its cost {cost}", cost.parameters == 2 * 24 * 16 and cost.matrix_flops == 4 * 24 * 16 and cost.table_parameters == 0)
+    stem = {"gate_proj.weight": up, "stem_embed.weight": normal(9, 24), "down_proj.weight": down, "gate_proj.bias": normal(24)}
+    cost = tiffin.Layer("stem", stem, backend="eigen").cost()
+    expect(f"with a bias: {cost}", cost.parameters == 2 * 24 * 16 + 9 * 24 + 24 and cost.row_parameters == 24)
     expect("the same block", np.allclose(training.forward(x), layer(x), rtol=1e-4, atol=1e-4))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "layer.safetensors")

@@ -237,11 +237,13 @@ from safetensors import safe_open
 
 config = LlamaConfig(vocab_size=v, hidden_size=d, intermediate_size=f, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2)
 for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.weight"}),
-                  ("retoken(ffn(gate(silu), dense))", {"modulators.weight", "scale"})):
+                  ("retoken(ffn(gate(silu), dense))", {"modulators.weight", "scale"}),
+                  ("mort(ffn(gate(silu), dense), num_layers=3)", {"modulators.weight", "router.weight", "scale"})):
+    sizes = dict(experts=3) if text.startswith("mort") else {}
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         before = model(input_ids=ids).logits
-    blocks = tiffin.torch.replace(model, text, layers=[0, -1], sparse=True, threads=2)
+    blocks = tiffin.torch.replace(model, text, layers=[0, -1], sparse=True, threads=2, **sizes)
     with torch.no_grad():
         near(f"{text}: logits", model(input_ids=ids).logits, before, 1e-5)
     learns = {n for n, p in model.named_parameters() if p.requires_grad}
@@ -263,13 +265,40 @@ for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.
             expect(f"{text}: its tensors {sorted(kept)}", {f"blk.{i}.{n}" for i in (0, 2) for n in new} <= kept)
             own = "blk.0.weights" if text.startswith("ffn") else "blk.0.base.weights"
             expect(f"{text}: the model's own {told}", set(told[own].split()) == {"gate_proj", "up_proj", "down_proj"} and len(kept) == 2 * len(new))
-            table = next(n for n in new if n.endswith("weight"))
+            table = next(n for n in new if n.endswith(("embed.weight", "modulators.weight")))
             expect(f"{text}: its numbers", torch.equal(file.get_tensor(f"blk.2.{table}"), dict(blocks[1].named_parameters())[table]))
     try:
         model(inputs_embeds=torch.randn(1, 4, d))
         expect(f"{text}: without ids", False)
     except RuntimeError as error:
         expect(f"{text}: {error}", "input_ids" in str(error))
+# An Engram: rows of the last two and three ids, of a table of each layer.
+address = tiffin.NgramAddresses.engram(multipliers=[3, 5, 7], primes=[[31, 37], [41]], vocab=v)
+model = LlamaForCausalLM(config).eval()
+with torch.no_grad():
+    before = model(input_ids=ids).logits
+blocks = tiffin.torch.replace(model, "sum(ffn(gate(silu), dense), engram)", layers=[1], sparse=True, ngrams=address, ngram_width=6)
+with torch.no_grad():
+    near("engram: logits", model(input_ids=ids).logits, before, 1e-5)
+optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
+for _ in range(12):
+    optimizer.zero_grad()
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+expect(f"engram: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
+touched = blocks[0].ngram_embed.weight.detach().any(1).nonzero()[:, 0].numpy()
+rows = np.concatenate([address(row, address.histories()) + np.array([[0], [31], [68]]) for row in ids[:, :-1].numpy()], 1)  # the last has no loss
+expect("engram: the rows of each sequence's n-grams", set(touched) == set(rows.reshape(-1)) and blocks[0].ngram_embed.weight.shape == (109, 6))
+for what, says, work in (("a side file", "last ids", lambda: tiffin.torch.save_side_file(model, "x")),
+                         ("with a cache", "use_cache", lambda: model.generate(ids[:1], max_new_tokens=2, use_cache=True, do_sample=False, pad_token_id=0)),
+                         ("no width", "ngram_width", lambda: tiffin.torch.replace(model, "engram", layers=[0], ngrams=address))):
+    try:
+        work()
+        expect(f"engram, {what}", False)
+    except (RuntimeError, ValueError) as wrong:
+        expect(f"engram, {what}: {wrong}", says in str(wrong))
 for what, work, kind in (("a layer beyond", lambda: tiffin.torch.replace(LlamaForCausalLM(config), "stem", layers=[3]), IndexError),
                          ("no such word", lambda: tiffin.torch.replace(LlamaForCausalLM(config), "bagel", layers=[0]), tiffin.Error),
                          ("nothing replaced", lambda: tiffin.torch.save_side_file(LlamaForCausalLM(config), "x"), ValueError)):
