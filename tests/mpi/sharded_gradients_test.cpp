@@ -1,9 +1,13 @@
-// Training over 1, 2 and 4 ranks: a table by ids, a pool by ids and by experts; losses as on one rank, to rounding.
+// Training over 1 to 4 ranks: a table by ids, a pool by ids and by experts, whose rows are fetched from their owners in each step;
+// losses as on one rank, to rounding, and bytes as many as the rows have.
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/learn/adamw.hpp>
 #include <tiffin/mpi/sharded_gradients.hpp>
+#include <tiffin/mpi/sharded_rows.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
+#include <tiffin/table/joined_columns.hpp>
+#include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/train/simd.hpp>
 
 #define DOCTEST_CONFIG_IMPLEMENT
@@ -17,6 +21,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +32,25 @@ using namespace tiffin;
 
 namespace {
 
-constexpr std::size_t d = 8, f = 13, vocab = 29, experts = 4, batch = 16;
+std::uint64_t bytes_sent = 0;  // by this rank, to itself too
+
+}  // namespace
+
+// In the place of MPI's: counts what is sent.
+extern "C" int MPI_Alltoallv(const void* from, const int sent[], const int starts[], MPI_Datatype type,
+                             void* to, const int received[], const int places[], MPI_Datatype type_there,
+                             MPI_Comm comm) {
+    int ranks = 0, size = 0;
+    MPI_Comm_size(comm, &ranks);
+    MPI_Type_size(type, &size);
+    for (int i = 0; i < ranks; ++i)
+        bytes_sent += static_cast<std::uint64_t>(sent[i]) * static_cast<std::uint64_t>(size);
+    return PMPI_Alltoallv(from, sent, starts, type, to, received, places, type_there, comm);
+}
+
+namespace {
+
+constexpr std::size_t d = 8, f = 13, vocab = 29, experts = 4, batch = 24;
 constexpr int steps = 8;
 
 int rank_of(MPI_Comm comm) {
@@ -86,39 +109,52 @@ struct own_block {
         learning = std::make_unique<learn_detail::rows_in_memory<float>>(values.data(), chosen.count,
                                                                          rows.count, width);
     }
-    // All ranks' blocks, as one table: what a forward pass reads.
-    void collect(MPI_Comm comm, std::size_t width, std::vector<float>& whole) const {
-        std::vector<float> sum(whole.size(), 0.0f);
+    // A row of an id: those of all experts of the block, side by side. The tables must stay where they are.
+    [[nodiscard]] joined_columns store(std::size_t width, std::vector<in_memory>& tables) const {
         for (std::size_t e = 0; e < chosen.count; ++e)
-            for (std::size_t i = 0; i < rows.count * width; ++i)
-                sum[((chosen.first + e) * vocab + rows.first) * width + i] =
-                    values[e * rows.count * width + i];
-        MPI_Allreduce(sum.data(), whole.data(), static_cast<int>(whole.size()), MPI_FLOAT, MPI_SUM, comm);
+            tables.push_back(
+                in_memory::view({values.data() + e * rows.count * width, dtype::f32, {rows.count, width}})
+                    .or_throw());
+        return joined_columns::of({tables.begin(), tables.end()}).or_throw();
     }
 };
 
-// The mean squares of y - target over the whole batch, in each step, where the batch and the table lie at the ranks of
-// `comm`.
+// What a run makes: a loss per step, and the bytes that all ranks have sent, beside the most that rows allow.
+struct trained {
+    std::vector<double> losses;
+    double bytes = 0, most_bytes = 0;
+};
+
+// The squares of y - target over the whole batch, in each step, where the batch and the table lie at the ranks of `comm`: no
+// rank has more of the table than its own block.
 template <class Block>
-std::vector<double> losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block,
-                              const std::string& name, std::size_t n_experts) {
+trained losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block, const std::string& name,
+                  std::size_t n_experts) {
     const int rank = rank_of(comm), ranks = ranks_of(comm);
     numbers mine = numbers::of(block);
     weights given;
     named_memory<float> memory;
+    const tiffin::shape sizes = mine.all.at(name).first;
+    const std::size_t width = sizes.last();
+    const own_block own(grid, rank, mine.all.at(name).second, n_experts, width);
+    mine.all.erase(name);
     for (auto& [tensor, of] : mine.all) {
         given.add(tensor, of.second.data(), of.first);
         memory.add(tensor, of.second.data(), of.first);
     }
-    std::vector<float>& table = mine.all.at(name).second;
-    const std::size_t width = mine.all.at(name).first[mine.all.at(name).first.rank() - 1];
-    const own_block own(grid, rank, table, n_experts, width);
+    given.add_gathered(name, dtype::f32, sizes);
+    std::vector<in_memory> tables;
+    tables.reserve(own.chosen.count);
+    const joined_columns store = own.store(width, tables);
+    const auto table = sharded_rows::of(comm, store, grid, vocab).or_throw();
+    prefetched_rows gathered(table);
     auto layer = prepare_training(block, given, simd<>{}, {.tokens = batch});
     auto rows = sharded_gradients::of(comm, grid, {vocab, width, n_experts}, batch).or_throw();
     adamw<simd<>> optimizer({.decay = 0.1, .clip = 0.3});
     optimizer.add("", layer, memory, [&](std::string_view tensor) { return tensor != name; }).or_throw();
     optimizer.add(name, *rows, *own.learning).or_throw();
-    std::vector<double> losses;
+    trained made;
+    bytes_sent = 0;
     for (int step = 0; step < steps; ++step) {
         tiffin_test::random_numbers random(
             static_cast<std::uint32_t>(50 + step % 2));  // two batches in turns
@@ -130,22 +166,28 @@ std::vector<double> losses_at(MPI_Comm comm, const shard_grid& grid, const Block
         x = part(x, rank, ranks);
         target = part(target, rank, ranks);
         ids = part(ids, rank, ranks);
-        own.collect(comm, width, table);
+        const auto different = static_cast<double>(std::set<std::int32_t>(ids.begin(), ids.end()).size());
+        // Ids to each shard of columns, rows back; then gradients, which have a header of 8 bytes.
+        made.most_bytes += different * static_cast<double>(4 * grid.column_shards + 4 * n_experts * width +
+                                                           n_experts * (8 + 4 * width));
         std::vector<float> y(x.size());
         layer.clear_gradients();
-        layer.forward(x, {.token_ids = ids}, y);
+        const gathered_rows now = gathered.gather(ids).or_throw();
+        layer.forward(x, {.token_ids = ids, .gathered = {&now, 1}}, y);
         double loss = 0;
         for (std::size_t i = 0; i < y.size(); ++i) {
             y[i] -= target[i];
             loss += static_cast<double>(y[i]) * static_cast<double>(y[i]);
         }
-        losses.push_back(sum_over_ranks(comm)(loss));
+        made.losses.push_back(sum_over_ranks(comm)(loss));
         layer.backward(y);
         REQUIRE(rows->gather(layer, name).ok());
         REQUIRE(add_over_ranks(comm, layer).ok());
         REQUIRE(optimizer.step(1e-2, serially, sum_over_ranks(comm)).ok());
     }
-    return losses;
+    made.bytes = sum_over_ranks(comm)(static_cast<double>(bytes_sent));
+    made.most_bytes = sum_over_ranks(comm)(made.most_bytes);
+    return made;
 }
 
 // Adding in another order errs by some 2^-24 of each sum, and Adam divides small gradients by their size: a step's
@@ -161,7 +203,8 @@ void check_same(const std::vector<double>& some, const std::vector<double>& whol
 TEST_CASE("sharded gradients: a table by ids learns as on one rank") {
     const auto ranks = static_cast<std::size_t>(ranks_of(MPI_COMM_WORLD));
     const auto some = losses_at(MPI_COMM_WORLD, {ranks, 1}, stem{}, "stem_embed.weight", 1);
-    check_same(some, losses_at(MPI_COMM_SELF, {1, 1}, stem{}, "stem_embed.weight", 1));
+    check_same(some.losses, losses_at(MPI_COMM_SELF, {1, 1}, stem{}, "stem_embed.weight", 1).losses);
+    CHECK(some.bytes == some.most_bytes);
 }
 
 TEST_CASE("sharded gradients: a pool by ids, by experts, by both learns as on one rank") {
@@ -169,9 +212,14 @@ TEST_CASE("sharded gradients: a pool by ids, by experts, by both learns as on on
     mort<swiglu> block;
     block.modulator.num_layers = 2;
     const auto whole = losses_at(MPI_COMM_SELF, {1, 1}, block, "modulators.weight", experts);
-    for (std::size_t columns = 1; columns <= ranks; columns *= 2)
-        check_same(losses_at(MPI_COMM_WORLD, {ranks / columns, columns}, block, "modulators.weight", experts),
-                   whole);
+    for (std::size_t columns = 1; columns <= ranks; columns *= 2) {
+        if (ranks % columns != 0) continue;
+        const auto some =
+            losses_at(MPI_COMM_WORLD, {ranks / columns, columns}, block, "modulators.weight", experts);
+        check_same(some.losses, whole.losses);
+        CHECK(some.bytes <= some.most_bytes);
+        CHECK(some.bytes >= some.most_bytes / 2);  // gradients are of chosen rows alone
+    }
 }
 
 TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and a wrong grid too") {
