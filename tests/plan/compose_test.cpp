@@ -280,7 +280,19 @@ TEST_CASE("compose: what is wrong, and where") {
     refused("sum(dense, gelu)", "'gelu' at byte 11 is an activation; argument 2 of 'sum' is a source");
     refused("through(dense, stem, stem)",
             "'dense' at byte 8 is a source; argument 1 of 'through' is a string");
+    refused("ffn('name')", "'name' at byte 4 is a string; argument 1 of 'ffn' is a gate");
     refused("sum('a', dense)", "'a' at byte 4 is a string; argument 1 of 'sum' is a source");
+    // Strings in the place of any argument of any word.
+    const std::string known = composed("?");
+    for (std::size_t at = known.find("known are ") + 10, end = at; end < known.size(); at = end + 2) {
+        end = std::min(known.find(", ", at), known.size());
+        const std::string word = known.substr(at, end - at);
+        for (const char* const given :
+             {"('a')", "('a', 'b')", "(dense, 'b')", "(gate(silu), 'b', 'c', 'd')", "(silu, 'b')"}) {
+            const std::string found = composed(word + given);
+            CHECK((found.find("refused: ") == 0 || composed(found) == found));
+        }
+    }
     refused("stem(dense)", "'stem' at byte 0 has 1 arguments; it takes at most 0");
     refused("moe(stem, topk=2)", "'moe' at byte 0 has no option 'topk'; write it out: mixture(");
     refused("sum(dense, normed(rms(esp=1), dense))", "'rms' at byte 18 has no option 'esp'; it has eps");

@@ -160,7 +160,8 @@ private:
                        given.canonical.position, " ", pieces...);
     }
     static bool fits(const argument_use& use, const composed_text& given) noexcept {
-        if (use.role == policy_role::gate) return std::get<text_node>(given.canonical.value).name == "gate";
+        const auto* const node = std::get_if<text_node>(&given.canonical.value);  // null: a string
+        if (use.role == policy_role::gate) return node != nullptr && node->name == "gate";
         if (use.role == policy_role::norm && given.role == policy_role::norm)
             return use.weighted == given.plan.kind->has(tensor_kind::vector);
         return use.role == given.role;
@@ -216,12 +217,12 @@ private:
                                const std::vector<composed_text>& given) {
         text_node all{of.name, {}, of.position};
         for (const composed_text& one : given) all.arguments.push_back(one.canonical);
-        if (given.empty())
-            for (const text_argument& a : of.arguments)
-                if (a.option.empty()) all.arguments.push_back(a);
+        for (const text_argument& a : of.arguments)
+            if (given.empty() && a.option.empty()) all.arguments.push_back(a);
         text_node* innermost = &all;
-        while (given.empty() && !innermost->arguments.empty())
-            innermost = &std::get<text_node>(innermost->arguments.front().value);
+        for (text_node* inner = &all; given.empty() && inner != nullptr && !inner->arguments.empty();)
+            if ((inner = std::get_if<text_node>(&inner->arguments.front().value)) != nullptr)
+                innermost = inner;
         for (const policy_option& option : form.options) innermost->arguments.push_back(option.get(object));
         return all;
     }
