@@ -283,10 +283,10 @@ TEST_CASE("compose: what is wrong, and where") {
     refused("ffn('name')", "'name' at byte 4 is a string; argument 1 of 'ffn' is a gate");
     refused("sum('a', dense)", "'a' at byte 4 is a string; argument 1 of 'sum' is a source");
     // Strings in the place of any argument of any word.
-    const std::string known = composed("?");
-    for (std::size_t at = known.find("known are ") + 10, end = at; end < known.size(); at = end + 2) {
-        end = std::min(known.find(", ", at), known.size());
-        const std::string word = known.substr(at, end - at);
+    const std::string words = composed("?");
+    for (std::size_t at = words.find("known are ") + 10, end = at; end < words.size(); at = end + 2) {
+        end = std::min(words.find(", ", at), words.size());
+        const std::string word = words.substr(at, end - at);
         for (const char* const given :
              {"('a')", "('a', 'b')", "(dense, 'b')", "(gate(silu), 'b', 'c', 'd')", "(silu, 'b')"}) {
             const std::string found = composed(word + given);
