@@ -78,15 +78,15 @@ TEST_CASE("model_cost: return on training") {
     struct row {
         double score, gflops, roi;
     };
-    for (const auto& [score, gflops, roi] : {row{49.72, 0.74, 1},
-                                             {50.58, 0.74, 1.02},
-                                             {50.90, 0.70, 1.08},
-                                             {49.10, 0.70, 1.04},
-                                             {50.60, 0.74, 1.02},
-                                             {54.20, 0.67, 1.20},
-                                             {53.43, 0.60, 1.33}}) {
-        CAPTURE(score);
-        CHECK(printed(return_on_training(score, gflops, 49.72, 0.74), 2) == roi);
+    for (const row& r : {row{49.72, 0.74, 1},
+                         {50.58, 0.74, 1.02},
+                         {50.90, 0.70, 1.08},
+                         {49.10, 0.70, 1.04},
+                         {50.60, 0.74, 1.02},
+                         {54.20, 0.67, 1.20},
+                         {53.43, 0.60, 1.33}}) {
+        CAPTURE(r.score);
+        CHECK(printed(return_on_training(r.score, r.gflops, 49.72, 0.74), 2) == r.roi);
     }
     CHECK(printed(return_on_training(56.63, 2.83, 55.82, 3.00), 2) == 1.08);
 }
