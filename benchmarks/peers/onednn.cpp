@@ -46,11 +46,8 @@ public:
         const memory::desc outer = matrix(tokens, shape_.d_model, type_);
         const memory::desc inner = matrix(tokens, shape_.d_ff, type_);
 
-        dnnl::post_ops silu_and_product;
-        silu_and_product.append_eltwise(1.0f, dnnl::algorithm::eltwise_swish, 1.0f, 0.0f);
-        silu_and_product.append_binary(dnnl::algorithm::binary_mul, inner);
         const auto up = product(engine_, outer, type_, inner);
-        const auto gate = product(engine_, outer, type_, inner, silu_and_product);
+        const auto gate = product(engine_, outer, type_, inner, silu_times(inner));
         const auto down = product(engine_, inner, type_, given);
         up_ = matmul(up);
         gate_ = matmul(gate);

@@ -1,4 +1,4 @@
-// What the peers of oneDNN share.
+// What the peers of oneDNN share, of its releases 2 and 3.
 #pragma once
 
 #include "../machine.hpp"
@@ -28,8 +28,24 @@ inline matmul::primitive_desc product(const dnnl::engine& engine, const memory::
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     attributes.set_post_ops(after);
-    const memory::desc any({in.dims()[1], out.dims()[1]}, weights, memory::format_tag::any);
-    return {matmul::desc(in, any, out), attributes, engine};
+    constexpr auto any = memory::format_tag::any;
+#if DNNL_VERSION_MAJOR < 3
+    return {matmul::desc(in, {{in.dims()[1], out.dims()[1]}, weights, any}, out), attributes, engine};
+#else
+    return {engine, in, {{in.get_dims()[1], out.get_dims()[1]}, weights, any}, out, attributes};
+#endif
+}
+
+// silu of a product, times a matrix.
+inline dnnl::post_ops silu_times(const memory::desc& factor) {
+    dnnl::post_ops made;
+#if DNNL_VERSION_MAJOR < 3
+    made.append_eltwise(1.0f, dnnl::algorithm::eltwise_swish, 1.0f, 0.0f);
+#else
+    made.append_eltwise(dnnl::algorithm::eltwise_swish, 1.0f, 0.0f);
+#endif
+    made.append_binary(dnnl::algorithm::binary_mul, factor);
+    return made;
 }
 
 // Memory on huge pages for what a descriptor describes, which may be padded.
