@@ -328,8 +328,8 @@ class FFN(nn.Module):
 class _Inputs:
     """What the FFNs of one forward of a model read beside x."""
 
-    def __init__(self, ngrams):
-        self.token_ids, self.ngrams, self.ngram_rows = None, ngrams, None
+    def __init__(self, ngrams, activation):
+        self.token_ids, self.ngrams, self.ngram_rows, self.activation = None, ngrams, None, activation
 
     def note(self, _, args, kwargs):
         """Before the model's forward: its ids, and the rows of a table that all n-grams select, (..., tables)."""
@@ -355,15 +355,19 @@ class _Inputs:
 
 
 class _InModel(FFN):
-    """A composition in the place of a model's FFN."""
+    """A composition in the place of a model's FFN, or beside it."""
 
-    def __init__(self, composition, mlp, layer, shared, tables, ngram_width, **options):
+    def __init__(self, composition, mlp, layer, shared, tables, ngram_width, beside, **options):
         super().__init__(composition, scale=tables, **options)
+        self.beside = mlp if beside else None
         reads = {name for name, need in self.composition.needs(**self.sizes).items() if need.rows}
         # A modulator's scale of 0 leaves the model as it was; with tables of 0 beside it neither would ever learn.
         factor = 1.0 if any(name.rpartition(".")[2] == "scale" for name in self._names) else tables
         self._shared, self._inputs, self._residual = {}, shared, None
-        held = dict(mlp.named_parameters())
+        held = {} if beside else dict(mlp.named_parameters())
+        if beside:  # what it adds begins at 0: by its last projection, as norms would bring rows of 0 back to size
+            needs = self.composition.needs(**self.sizes)
+            reads, factor = {[n for n in self._names if len(needs[n].shape) == 2 and needs[n].shape[0] == self.sizes["d_model"]][-1]}, tables
         for name in self._names:
             owner, leaf = self._owner(name)
             *_, kind = name.rpartition(".")[0].split(".")
@@ -375,7 +379,8 @@ class _InModel(FFN):
                 with torch.no_grad():
                     getattr(owner, leaf).mul_(factor)
         if shared.ngrams is not None:
-            values = torch.empty(shared.rows(), ngram_width).normal_(generator=torch.Generator().manual_seed(options["seed"])) * tables
+            values = torch.empty(shared.rows(), ngram_width).normal_(generator=torch.Generator().manual_seed(options["seed"]))
+            values *= 1.0 if beside else tables
             self.ngram_embed = nn.Module()
             self.ngram_embed.register_parameter("weight", nn.Parameter(values))
         # The text has the word where a part reads the residual stream.
@@ -393,11 +398,26 @@ class _InModel(FFN):
         memory = None
         if self._inputs.ngrams is not None:
             memory = nn.functional.embedding(self._inputs.ngram_rows, self.ngram_embed.weight, sparse=self.sparse).flatten(-2)
-        return super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None, per_layer_input=memory)
+        y = super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None, per_layer_input=memory)
+        return y if self.beside is None else y + self.beside(x)
+
+    def described(self):
+        """Its text, its tensors by their names in it, and which of these are the model's own: {name: the model's}."""
+        tensors = dict(zip(self._names, self.weights()))
+        if self.beside is None:
+            return self.composition.text, tensors, self._shared
+        own = {f"branch.0.{name}": tensor for name, tensor in self.beside.named_parameters()}
+        return (f"parallel(ffn(gate({_ACTIVATIONS[self._inputs.activation]}), dense), {self.composition.text})",
+                {**own, **{f"branch.1.{name}": tensor for name, tensor in tensors.items()}}, {n: n.removeprefix("branch.0.") for n in own})
 
 
-def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False, threads=None, ngrams=None, ngram_width=0, **sizes):
-    """Puts a composition in the place of the FFNs of a Hugging Face model whose layers are as Llama's, and returns the new modules.
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+
+
+def replace(model, composition, layers, *, beside=False, tables=0.0, freeze=True, sparse=False, threads=None, ngrams=None, ngram_width=0,
+            **sizes):
+    """Puts a composition in the place of the FFNs of a Hugging Face model whose layers are as Llama's, or beside them, and returns the new
+    modules.
 
         blocks = tiffin.torch.replace(model, "ffn(gate(silu), sum(dense, token_embedding))", layers=range(24, 30))
         optimizer = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad])
@@ -406,12 +426,13 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
 
     Tensors of the names and shapes of the model's (gate_proj.weight, up_proj.weight, down_proj.weight) are the model's own; the
     composition's others are new. tables: a factor of the new tables' starting values, or of a modulator's scale where there is one:
-    with 0 a model to which tables or modulators are added starts as it was. freeze: nothing but the new tensors learns. Sizes
+    with 0 a model to which tables or modulators are added starts as it was. beside: y is the FFN's and the composition's, added up; it has
+    its own d_ff, and begins with `tables` times its last projection: replace(model, "meki", [2, 3], beside=True, d_ff=256). freeze: nothing but the new tensors learns. Sizes
     beyond d_model, d_ff and vocab: see FFN. ngrams, a tiffin.NgramAddresses: the composition's per_layer_input is the rows of the last ids,
-    ngram_width numbers of each table, from a parameter ngram_embed.weight of each layer: "sum(ffn(gate(silu), dense), engram)".
+    ngram_width numbers of each table, from a parameter ngram_embed.weight of each layer: "engram", beside.
     The model runs in float32 on the CPU, and is called with input_ids.
     """
-    config, inputs = model.config, _Inputs(ngrams)
+    config, inputs = model.config, _Inputs(ngrams, model.config.hidden_act)
     if ngrams is not None:
         if ngram_width < 1:
             raise ValueError(f"ngram_width is {ngram_width}; it is the numbers of a row")
@@ -427,8 +448,9 @@ def replace(model, composition, layers, *, tables=0.0, freeze=True, sparse=False
         layer = decoder.layers[i]
         if isinstance(layer.mlp, _InModel):  # replaced before
             layer.mlp._hook.remove()
-        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, ngram_width, layers=config.num_hidden_layers, seed=i % len(decoder.layers), sparse=sparse,
-                           threads=threads, d_model=config.hidden_size, d_ff=config.intermediate_size, vocab=config.vocab_size, **sizes)
+        made[i] = _InModel(composition, layer.mlp, layer, inputs, tables, ngram_width, beside, layers=config.num_hidden_layers,
+                           seed=i % len(decoder.layers), sparse=sparse, threads=threads,
+                           **{"d_model": config.hidden_size, "d_ff": config.intermediate_size, "vocab": config.vocab_size, **sizes})
         layer.mlp = made[i]
     decoder.register_forward_pre_hook(inputs.note, with_kwargs=True)
     return list(made.values())
@@ -446,11 +468,11 @@ def save_side_file(model, path):
             continue
         if block._inputs.ngrams is not None:
             raise ValueError(f"save_side_file: layer {i} reads rows by the last ids, which a side file cannot say")
-        told[f"blk.{i}.composition"] = block.composition.text
+        told[f"blk.{i}.composition"], tensors_of, shared = block.described()
         kept = {}  # what the model's file has, by the prefix of the part that it belongs to
-        for name, tensor in zip(block._names, block.weights()):
-            if name in block._shared and not tensor.requires_grad:
-                kept.setdefault(name.removesuffix(block._shared[name]), []).append(block._shared[name].rpartition(".")[0])
+        for name, tensor in tensors_of.items():
+            if name in shared and not tensor.requires_grad:
+                kept.setdefault(name.removesuffix(shared[name]), []).append(shared[name].rpartition(".")[0])
             else:
                 tensors[f"blk.{i}.{name}"] = tensor.detach().clone().contiguous()
         for part, names in kept.items():

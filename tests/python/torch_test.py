@@ -272,12 +272,46 @@ for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.
         expect(f"{text}: without ids", False)
     except RuntimeError as error:
         expect(f"{text}: {error}", "input_ids" in str(error))
+# MeKi beside the FFNs, with a width of its own.
+model = LlamaForCausalLM(config).eval()
+with torch.no_grad():
+    before = model(input_ids=ids).logits
+blocks = tiffin.torch.replace(model, "meki", layers=[1, 2], beside=True, sparse=True, d_ff=7)
+with torch.no_grad():
+    near("meki: logits", model(input_ids=ids).logits, before, 1e-6)
+learns = {n for n, p in model.named_parameters() if p.requires_grad}
+expect(f"meki: {sorted(learns)} learn", learns == {f"model.layers.{i}.mlp.{n}" for i in (1, 2) for n in (
+    "gate_proj.weight", "memory.weight", "post_norm.weight", "out_proj.weight")} and blocks[0].memory.weight.shape == (v, 7))
+optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
+for _ in range(12):
+    optimizer.zero_grad()
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+expect(f"meki: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "side.safetensors")
+    tiffin.torch.save_side_file(model, path)
+    with safe_open(path, "pt") as file:
+        told, kept = file.metadata(), set(file.keys())
+        expect(f"meki: {told}", told["blk.1.composition"].startswith("parallel(ffn(gate(silu), dense), ffn(gate(sigmoid")
+               and set(told["blk.1.branch.0.weights"].split()) == {"gate_proj", "up_proj", "down_proj"})
+        expect(f"meki: {sorted(kept)}", kept == {f"blk.{i}.branch.1.{n}.weight" for i in (1, 2) for n in ("gate_proj", "memory", "post_norm", "out_proj")})
+        # The same sum by tiffin's own parallel.
+        tensors = {n.removeprefix("blk.1."): file.get_tensor(n).numpy() for n in kept if n.startswith("blk.1.")}
+        tensors.update({f"branch.0.{n}": p.detach().numpy() for n, p in blocks[0].beside.named_parameters()})
+        x = torch.randn(3, d)
+        blocks[0]._inputs.token_ids = torch.tensor([4, 5, 4])
+        near("meki: as one layer", tiffin.Layer(told["blk.1.composition"], tensors)(x.numpy(), token_ids=[4, 5, 4]), blocks[0](x).detach(), 1e-5)
+
 # An Engram: rows of the last two and three ids, of a table of each layer.
 address = tiffin.NgramAddresses.engram(multipliers=[3, 5, 7], primes=[[31, 37], [41]], vocab=v)
 model = LlamaForCausalLM(config).eval()
 with torch.no_grad():
     before = model(input_ids=ids).logits
-blocks = tiffin.torch.replace(model, "sum(ffn(gate(silu), dense), engram)", layers=[1], sparse=True, ngrams=address, ngram_width=6)
+blocks = tiffin.torch.replace(model, "engram", layers=[1], beside=True, sparse=True, ngrams=address, ngram_width=6)
+start = blocks[0].ngram_embed.weight.detach().clone()
 with torch.no_grad():
     near("engram: logits", model(input_ids=ids).logits, before, 1e-5)
 optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
@@ -288,7 +322,7 @@ for _ in range(12):
     optimizer.step()
     losses.append(loss.item())
 expect(f"engram: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
-touched = blocks[0].ngram_embed.weight.detach().any(1).nonzero()[:, 0].numpy()
+touched = (blocks[0].ngram_embed.weight.detach() != start).any(1).nonzero()[:, 0].numpy()
 rows = np.concatenate([address(row, address.histories()) + np.array([[0], [31], [68]]) for row in ids[:, :-1].numpy()], 1)  # the last has no loss
 expect("engram: the rows of each sequence's n-grams", set(touched) == set(rows.reshape(-1)) and blocks[0].ngram_embed.weight.shape == (109, 6))
 for what, says, work in (("a side file", "last ids", lambda: tiffin.torch.save_side_file(model, "x")),
