@@ -262,10 +262,10 @@ class FFN(nn.Module):
                                  f"{'none' if need is None else (*need.shape, dtype)}")
         self._files = {name: table.rows() for name, table in self.stored.items()}
         self._learnt = []  # since the last step: a stored table's name, ids, and the gradients of their rows
-        # Starting values of a stored table are its own: of another vocab they are not made.
-        initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **({**sizes, "vocab": 1} if self.stored else sizes))
-        if self.stored and any(need.rows and name not in self.stored for name, need in needs.items()):
-            initial = self.composition.initial(layers=layers, seed=seed, scale=scale, **sizes)
+        # A stored table has values already: where it is the only one, none as large as it is made.
+        in_memory = any(need.rows and name not in self.stored for name, need in needs.items())
+        initial = self.composition.initial(layers=layers, seed=seed, scale=scale,
+                                           **(sizes if in_memory or not self.stored else {**sizes, "vocab": 1}))
         self._names = list(needs)
         for name, need in needs.items():
             if name in self.stored:
@@ -513,13 +513,13 @@ class RowAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        of = self.param_groups[0]
+        for block in self.stored:  # first, as they refuse what is not finite
+            block.step_stored(of["lr"], of["betas"], of["eps"], of["weight_decay"])
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._step(p, group)
-        of = self.param_groups[0]
-        for block in self.stored:
-            block.step_stored(of["lr"], of["betas"], of["eps"], of["weight_decay"])
         return loss
 
     def _step(self, p, group):
