@@ -104,6 +104,15 @@ inline tiffin_cost cost_for_c(const block_cost& found) {
             found.elementwise_flops_per_token};
 }
 
+// How rows are opened; NULL: the defaults. What is wrong with them, or nothing.
+inline std::optional<refusal> take(const tiffin_rows_options* given, tiffin_rows_options& to) {
+    to = {};
+    if (given == nullptr) return {};
+    const auto wrong = unknown_size(given, "options");
+    if (!wrong) to = *given;
+    return wrong;
+}
+
 // A struct of the caller's, of a size that is known, with its executor if it has one.
 template <class Struct>
 struct taken_struct {

@@ -45,11 +45,17 @@ tiffin_error* give(result<std::unique_ptr<tiffin_ngrams>> made, tiffin_ngrams** 
     return nullptr;
 }
 
-const tiffin::ngram_history* sequence_of(const tiffin_histories& all, std::size_t i) {
-    return i < all.held.size() ? &all.held[i] : nullptr;
-}
-refusal no_sequence(const char* name, std::size_t i, const tiffin_histories& all) {
-    return because(failure(errc::size, name, "is ", i, "; there are ", all.held.size(), " sequences"));
+// Runs work(the sequence `i`), which returns a status.
+template <class Work>
+tiffin_error* on_sequence(tiffin_histories* all, const char* name, std::size_t i, const Work& work) {
+    return guarded([&]() -> tiffin_error* {
+        if (all == nullptr) return error_of(is_null("histories"));
+        if (i >= all->held.size())
+            return error_of(
+                because(failure(errc::size, name, "is ", i, "; there are ", all->held.size(), " sequences")));
+        const status s = work(all->held[i]);
+        return s ? nullptr : error_of(because(s.failure()));
+    });
 }
 
 }  // namespace
@@ -95,10 +101,7 @@ tiffin_error* tiffin_ngrams_open(const char* path, int64_t layer, const char* co
         if (path == nullptr || ngrams == nullptr)
             return error_of(is_null(path == nullptr ? "path" : "ngrams"));
         tiffin_rows_options how{};
-        if (options != nullptr) {
-            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
-            how = *options;
-        }
+        if (const auto wrong = take(options, how)) return error_of(*wrong);
         tiffin::io::ngram_memory_options which;
         if (layer >= 0) which.layer = static_cast<std::size_t>(layer);
         if (constants != nullptr) which.constants = constants;
@@ -155,30 +158,20 @@ void tiffin_histories_free(tiffin_histories* histories) {
     delete histories;
 }
 tiffin_error* tiffin_histories_undo(tiffin_histories* histories, size_t sequence, size_t tokens) {
-    return guarded([&]() -> tiffin_error* {
-        if (histories == nullptr) return error_of(is_null("histories"));
-        if (sequence_of(*histories, sequence) == nullptr)
-            return error_of(no_sequence("sequence", sequence, *histories));
-        const status s = histories->held[sequence].undo(tokens);
-        return s ? nullptr : error_of(because(s.failure()));
-    });
+    return on_sequence(histories, "sequence", sequence, [&](auto& one) { return one.undo(tokens); });
 }
 tiffin_error* tiffin_histories_reset(tiffin_histories* histories, size_t sequence) {
-    return guarded([&]() -> tiffin_error* {
-        if (histories == nullptr) return error_of(is_null("histories"));
-        if (sequence_of(*histories, sequence) == nullptr)
-            return error_of(no_sequence("sequence", sequence, *histories));
-        histories->held[sequence].reset();
-        return nullptr;
+    return on_sequence(histories, "sequence", sequence, [](auto& one) {
+        one.reset();
+        return status();
     });
 }
 tiffin_error* tiffin_histories_copy(tiffin_histories* histories, size_t from, size_t to) {
-    return guarded([&]() -> tiffin_error* {
-        if (histories == nullptr) return error_of(is_null("histories"));
-        for (const auto& [name, i] : {std::pair{"from", from}, {"to", to}})
-            if (sequence_of(*histories, i) == nullptr) return error_of(no_sequence(name, i, *histories));
-        histories->held[to] = histories->held[from];
-        return nullptr;
+    if (histories != nullptr && from >= histories->held.size())
+        return on_sequence(histories, "from", from, [](auto&) { return status(); });
+    return on_sequence(histories, "to", to, [&](auto& one) {
+        one = histories->held[from];
+        return status();
     });
 }
 

@@ -52,10 +52,7 @@ tiffin_error* tiffin_rows_open(const char* path, const char* tensor, const tiffi
         if (tensor == nullptr || rows == nullptr)
             return error_of(is_null(tensor == nullptr ? "tensor" : "rows"));
         tiffin_rows_options how{};
-        if (options != nullptr) {
-            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
-            how = *options;
-        }
+        if (const auto wrong = take(options, how)) return error_of(*wrong);
         const auto table = find(path, tensor);
         if (!table) return error_of(because(table.failure()));
         auto made = std::make_unique<tiffin_rows>();

@@ -64,10 +64,10 @@ struct tiffin_rows {
     std::variant<std::monostate, tiffin::mapped_file, tiffin::direct_file<>,
                  tiffin::io::memory_rows<tiffin::mapped_file>, tiffin::c_detail::stored_values>
         file;
-    tiffin::row_store_ref store;  // the file, or the cache of it
+    tiffin::row_store_ref store;  // the file
     std::optional<tiffin::cached_rows<tiffin::row_store_ref>> cache;
     std::optional<tiffin::edited_rows<tiffin::row_store_ref>> edited;
-    tiffin::row_store_ref cached;
+    tiffin::row_store_ref cached;  // the cache, or the file where there is none
 };
 
 TIFFIN_BEGIN

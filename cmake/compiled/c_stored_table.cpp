@@ -125,10 +125,7 @@ tiffin_error* tiffin_stored_table_rows(const tiffin_stored_table* table, const t
         if (table == nullptr || rows == nullptr)
             return error_of(is_null(table == nullptr ? "table" : "rows"));
         tiffin_rows_options how{};
-        if (options != nullptr) {
-            if (const auto wrong = unknown_size(options, "options")) return error_of(*wrong);
-            how = *options;
-        }
+        if (const auto wrong = take(options, how)) return error_of(*wrong);
         auto made = std::make_unique<tiffin_rows>();
         hold_rows(stored_values(table->held, table->version), how, *made);
         *rows = made.release();

@@ -282,7 +282,7 @@ TEST_CASE("compose: what is wrong, and where") {
             "'dense' at byte 8 is a source; argument 1 of 'through' is a string");
     refused("ffn('name')", "'name' at byte 4 is a string; argument 1 of 'ffn' is a gate");
     refused("sum('a', dense)", "'a' at byte 4 is a string; argument 1 of 'sum' is a source");
-    // Strings in the place of any argument of any word.
+    // Strings in the place of arguments, in five forms, of every word.
     const std::string words = composed("?");
     for (std::size_t at = words.find("known are ") + 10, end = at; end < words.size(); at = end + 2) {
         end = std::min(words.find(", ", at), words.size());

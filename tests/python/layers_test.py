@@ -325,6 +325,7 @@ def kept():
     stem = {"gate_proj.weight": up, "stem_embed.weight": normal(9, 24), "down_proj.weight": down, "gate_proj.bias": normal(24)}
     cost = tiffin.Layer("stem", stem, backend="eigen").cost()
     expect(f"with a bias: {cost}", cost.parameters == 2 * 24 * 16 + 9 * 24 + 24 and cost.row_parameters == 24)
+    # Sums of 24 products in another order, and another exp.
     expect("the same block", np.allclose(training.forward(x), layer(x), rtol=1e-4, atol=1e-4))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "layer.safetensors")

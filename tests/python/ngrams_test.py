@@ -3,11 +3,7 @@
 
     ngrams_test.py [LIBRARY]
 """
-import json
-import struct
-import tempfile
 import threading
-from pathlib import Path
 
 from checks import done, expect, np, refused, tiffin
 

@@ -93,6 +93,7 @@ with tempfile.TemporaryDirectory() as folder:
             expect("rows", all((r.gather(np.arange(n)) == values).all() and len(r) == n for r in rows))
             there = tiffin.Layer("stem", {**weights, "stem_embed.weight": values})(x, token_ids=ids)
             expect("layers", all((layer(x, token_ids=ids) == there).all() for layer in layers))
+            # Sums of 19 products in another order.
             expect("training", np.allclose(training.forward(x, token_ids=ids), there, rtol=1e-4, atol=1e-5))
             training.backward(np.ones((9, 8), np.float32))
             g = training.gradients["stem_embed.weight"]

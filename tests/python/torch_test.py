@@ -235,6 +235,19 @@ except ImportError:
     done()
 from safetensors import safe_open
 
+
+def losses_of(model):
+    """Of twelve steps on the same ids."""
+    optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 config = LlamaConfig(vocab_size=v, hidden_size=d, intermediate_size=f, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2)
 for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.weight"}),
                   ("retoken(ffn(gate(silu), dense))", {"modulators.weight", "scale"}),
@@ -248,13 +261,7 @@ for text, new in (("ffn(gate(silu), sum(dense, token_embedding))", {"stem_embed.
         near(f"{text}: logits", model(input_ids=ids).logits, before, 1e-5)
     learns = {n for n, p in model.named_parameters() if p.requires_grad}
     expect(f"{text}: {sorted(learns)} learn", learns == {f"model.layers.{i}.mlp.{n}" for i in (0, 2) for n in new})
-    optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
-    for _ in range(12):
-        optimizer.zero_grad()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of(model)
     expect(f"{text}: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "side.safetensors")
@@ -282,13 +289,7 @@ with torch.no_grad():
 learns = {n for n, p in model.named_parameters() if p.requires_grad}
 expect(f"meki: {sorted(learns)} learn", learns == {f"model.layers.{i}.mlp.{n}" for i in (1, 2) for n in (
     "gate_proj.weight", "memory.weight", "post_norm.weight", "out_proj.weight")} and blocks[0].memory.weight.shape == (v, 7))
-optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
-for _ in range(12):
-    optimizer.zero_grad()
-    loss = model(input_ids=ids, labels=ids).loss
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
+losses = losses_of(model)
 expect(f"meki: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "side.safetensors")
@@ -314,13 +315,7 @@ blocks = tiffin.torch.replace(model, "engram", layers=[1], beside=True, sparse=T
 start = blocks[0].ngram_embed.weight.detach().clone()
 with torch.no_grad():
     near("engram: logits", model(input_ids=ids).logits, before, 1e-5)
-optimizer, losses = tiffin.torch.RowAdamW([p for p in model.parameters() if p.requires_grad], lr=0.05), []
-for _ in range(12):
-    optimizer.zero_grad()
-    loss = model(input_ids=ids, labels=ids).loss
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
+losses = losses_of(model)
 expect(f"engram: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] < losses[0])
 touched = (blocks[0].ngram_embed.weight.detach() != start).any(1).nonzero()[:, 0].numpy()
 rows = np.concatenate([address(row, address.histories()) + np.array([[0], [31], [68]]) for row in ids[:, :-1].numpy()], 1)  # the last has no loss
