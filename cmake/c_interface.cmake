@@ -37,6 +37,7 @@ set_target_properties(tiffin_c PROPERTIES
                       OUTPUT_NAME tiffin EXPORT_NAME c VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                       CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                      UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0  # what they share is more than half of what they take
                       LINK_DEPENDS ${folder}/c_interface.map)
 target_compile_options(tiffin_c PRIVATE ${flags} $<$<CONFIG:>:-O3 -DNDEBUG>)
 target_link_options(tiffin_c PRIVATE LINKER:--version-script=${folder}/c_interface.map)

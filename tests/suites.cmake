@@ -2,8 +2,8 @@
 # in the namespace <room>_<thing>_test, and one test, <room>.<thing>; the rooms are those of include/tiffin. A source that
 # has no line here is refused, and so is a line that has no source.
 #
-#   tiffin_test_program(<name>)   the suites below are one executable, test.<name>; five at a time are compiled as one
-#                                 file, as what they share takes a compiler more time than what they do not.
+#   tiffin_test_program(<name> [O1])   the suites below are one executable, test.<name>, compiled as one file, as what
+#                                      they share takes a compiler more time than what they do not. O1: as below.
 #
 #   tiffin_suite(<room>/<thing> [flags] [TESTS headers of include/tiffin, besides the one at its own path])
 #
@@ -65,7 +65,7 @@ tiffin_suite(block/linear TESTS block/linear.hpp)
 tiffin_suite(block/delayed HEAVY TESTS call/carried_residuals.hpp)
 
 # ---- the grammar and its engine, on every backend ----
-tiffin_test_program(engine)
+tiffin_test_program(engine O1)  # half of its time would be in the oracle's functions that it compiles too
 tiffin_suite(engine/conformance_named
              HEAVY LEARNS_SMALL ARM DEVICE NVCC_LONG
              TESTS layers.hpp block/ffn.hpp bind/source_sizes.hpp

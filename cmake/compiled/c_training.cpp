@@ -17,24 +17,13 @@
 #include <variant>
 #include <vector>
 
-namespace {
-
-using namespace tiffin::c_detail;
-using tiffin::errc;
-using tiffin::failure;
-using tiffin::result;
-using tiffin::trainable_layer;
-
-template <class Number>
-struct held_training {
-    trainable_layer<Number> layer;
-    std::vector<tiffin::tensor_gradient<Number>> gradients;
-};
-
-}  // namespace
-
 struct tiffin_training {
-    std::variant<held_training<float>, held_training<double>> held;
+    template <class Number>
+    struct of {
+        tiffin::trainable_layer<Number> layer;
+        std::vector<tiffin::tensor_gradient<Number>> gradients;
+    };
+    std::variant<of<float>, of<double>> held;
     std::vector<tiffin::c_detail::rows_tensor> in_files{};
     tiffin::c_detail::rows_of_call rows{}, next_rows{};  // of the last forward, which backward reads again
     std::size_t tokens = 0;                              // of the last forward
@@ -46,6 +35,12 @@ struct tiffin_training {
 };
 
 namespace {
+
+using namespace tiffin::c_detail;
+using tiffin::errc;
+using tiffin::failure;
+using tiffin::result;
+using tiffin::trainable_layer;
 
 template <class Backend>
 tiffin_error* make(const tiffin::io::described_layer& given, const std::vector<rows_tensor>& in_files,
@@ -73,7 +68,8 @@ tiffin_error* make(const tiffin::io::described_layer& given, const std::vector<r
     if (!made) return error_of(because(made.failure()));
     if (const tiffin::status s = check_read_by_ids(made->needs()); !s) return error_of(because(s.failure()));
     auto gradients = made->gradients();
-    *training = new tiffin_training{held_training<number>{*std::move(made), std::move(gradients)}, in_files};
+    *training =
+        new tiffin_training{tiffin_training::of<number>{*std::move(made), std::move(gradients)}, in_files};
     return nullptr;
 }
 
@@ -85,7 +81,7 @@ tiffin::matrix_view<Number> rows(Pointer* data, std::size_t tokens, std::size_t 
 }
 
 template <class Number>
-tiffin::status forward(held_training<Number>& to, const taken_struct<tiffin_training_call>& known,
+tiffin::status forward(tiffin_training::of<Number>& to, const taken_struct<tiffin_training_call>& known,
                        std::span<const tiffin::gathered_rows> gathered) {
     const tiffin_training_call& c = known.given;
     const tiffin::call_needs& needs = to.layer.needs();
@@ -103,7 +99,7 @@ tiffin::status forward(held_training<Number>& to, const taken_struct<tiffin_trai
 }
 
 template <class Number>
-tiffin::status backward(held_training<Number>& to, const taken_struct<tiffin_backward_call>& known,
+tiffin::status backward(tiffin_training::of<Number>& to, const taken_struct<tiffin_backward_call>& known,
                         std::size_t tokens) {
     const tiffin_backward_call& c = known.given;
     const tiffin::call_needs& needs = to.layer.needs();

@@ -233,7 +233,9 @@ claim_table angular_spread(lab& in) {
         for (const auto& [id, place] : places) x.row(row++) = all.row(as_index(place));
         const auto* const up =
             static_cast<const float*>(run.model().numbers().behind(at).find("up_proj.weight")->data);
-        const row_matrix y = x * Eigen::Map<const row_matrix>(up, as_index(width), x.cols()).transpose();
+        // A handful of rows: nothing that an Eigen of this file's flags would share with attention's products.
+        const row_matrix y =
+            x.lazyProduct(Eigen::Map<const row_matrix>(up, as_index(width), x.cols()).transpose());
         return std::vector<float>(y.data(), y.data() + y.size());
     };
     std::array<std::vector<std::vector<float>>, 4> rows;

@@ -36,10 +36,10 @@ class Memory(unittest.TestCase):
         self.assertGreaterEqual(1024 * usage.ru_maxrss, 0.6 * most_memory(text))
 
     def test_said_where_caches_are_larger_than_memory(self):
-        ran = run("--shape", "32x64", "--seconds", "0.001", "--cache-mib", "400", "--memory-mib", "600")
+        ran = run("--shape", "32x64", "--seconds", "0.001", "--cache-mib", "100", "--memory-mib", "150")
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertRegex(ran.stdout, r"The caches hold 419.4 MB: too much")
-        self.assertLessEqual(most_memory(ran.stdout), 600 * 2**20)
+        self.assertRegex(ran.stdout, r"The caches hold 104.9 MB: too much")
+        self.assertLessEqual(most_memory(ran.stdout), 150 * 2**20)
 
     def test_refused_in_words(self):
         ran = run("--shape", "2048x8192", "--memory-mib", "1000")

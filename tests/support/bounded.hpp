@@ -34,6 +34,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -78,23 +79,15 @@ inline constexpr float infinity = std::numeric_limits<float>::infinity();
 inline constexpr float largest = std::numeric_limits<float>::max();
 inline constexpr double unit_roundoff = 0x1p-24;
 
-inline float next_up(float v) noexcept {
-    if (v == infinity) return v;
-    if (v == 0) return std::numeric_limits<float>::denorm_min();
-    const auto bits = std::bit_cast<std::uint32_t>(v);
-    return std::bit_cast<float>(v > 0 ? bits + 1 : bits - 1);
-}
-inline float next_down(float v) noexcept {
-    return -next_up(-v);
-}
-// The nearest f32 not above and not below.
+// The nearest f32 not above and not below. A rounded v has the sign of v, so that one unit more or less in its bits is the
+// next number away from zero or towards it. Without a branch: which way v is rounded is anybody's guess.
 inline float below(double v) noexcept {
     const auto f = static_cast<float>(v);
-    return static_cast<double>(f) > v ? next_down(f) : f;
+    const auto bits = std::bit_cast<std::uint32_t>(f);
+    return std::bit_cast<float>(bits + (static_cast<double>(f) > v) * (2 * (bits >> 31) - 1));
 }
 inline float above(double v) noexcept {
-    const auto f = static_cast<float>(v);
-    return static_cast<double>(f) < v ? next_up(f) : f;
+    return -below(-v);
 }
 
 // The hull of some results; NaN among them is noted apart.
@@ -107,12 +100,19 @@ struct hull {
         low = std::min(low, from);
         high = std::max(high, to);
     }
-    void include_outwards(double exact) noexcept {
-        std::isnan(exact) ? static_cast<void>(nan = true) : include(below(exact), above(exact));
+    // Rounded once, not one by one: rounding is monotone.
+    void include_outwards(std::initializer_list<double> exact) noexcept {
+        double least = HUGE_VAL, most = -HUGE_VAL;
+        for (const double v : exact) {
+            nan = nan || std::isnan(v);
+            least = std::min(least, v);  // of v that is NaN, the other
+            most = std::max(most, v);
+        }
+        if (least <= most) include(below(least), above(most));
     }
     // `exact` of an operation on numbers of f32, in double.
     void include_rounded(double exact) noexcept {
-        if (more_precise) return include_outwards(exact);
+        if (more_precise) return include_outwards({exact});
         const auto rounded = static_cast<float>(exact);
         std::isnan(rounded) ? static_cast<void>(nan = true) : include(rounded, rounded);
     }
@@ -123,7 +123,7 @@ struct hull {
 // Set where a router's choice lay within rounding error of another.
 inline thread_local bool route_is_uncertain = false;
 
-// Its operators are not inlined: hundreds of formulas use them, and none needs to be fast.
+// Its operators are in bounded.cpp, compiled once and optimised: hundreds of formulas use them, in files that are not.
 class bounded {
 public:
     bounded() = default;
@@ -158,115 +158,17 @@ public:
         return nan() != nan_result::certain && low() <= computed && computed <= high();
     }
 
-    [[gnu::noinline]] friend bounded operator+(const bounded& a, const bounded& b) noexcept {
-        if (b.is_zero()) return a;  // exact, and no term of a sum
-        if (a.is_zero()) return b;
-        bounded s(a.value_ + b.value_, a.low_ + b.low_, a.high_ + b.high_, either(a.nan_, b.nan_));
-        if (more_precise) {
-            s.low_ = detail::below(static_cast<double>(a.low_) + static_cast<double>(b.low_));
-            s.high_ = detail::above(static_cast<double>(a.high_) + static_cast<double>(b.high_));
-        }
-        s.terms_ = a.terms_ + b.terms_;
-        s.magnitude_ = a.magnitude_ + b.magnitude_;
-        s.none_negative_ = a.none_negative_ && b.none_negative_;
-        s.sum_low_ = not_nan(a.sum_low_ + b.sum_low_, -HUGE_VAL);
-        s.sum_high_ = not_nan(a.sum_high_ + b.sum_high_, HUGE_VAL);
-        s.low_ = static_cast<float>(not_nan(static_cast<double>(s.low_), -HUGE_VAL));
-        s.high_ = static_cast<float>(not_nan(static_cast<double>(s.high_), HUGE_VAL));
-        const bool opposite =
-            (a.may_be(HUGE_VAL) && b.may_be(-HUGE_VAL)) || (a.may_be(-HUGE_VAL) && b.may_be(HUGE_VAL));
-        if (opposite) s.worsen(a.is_infinite() && b.is_infinite());
-        return s;
-    }
-    [[gnu::noinline]] friend bounded operator-(const bounded& a) noexcept {
-        bounded r = a;
-        r.value_ = -a.value_;
-        r.low_ = -a.high_;
-        r.high_ = -a.low_;
-        r.sum_low_ = -a.sum_high_;
-        r.sum_high_ = -a.sum_low_;
-        r.none_negative_ = a.high_ <= 0 && a.terms_ < 2;
-        return r;
-    }
-    [[gnu::noinline]] friend bounded operator-(const bounded& a, const bounded& b) noexcept {
-        return a + (-b);
-    }
-
-    [[gnu::noinline]] friend bounded operator*(const bounded& a, const bounded& b) noexcept {
-        const float a0 = a.low(), a1 = a.high(), b0 = b.low(), b1 = b.high();
-        if (a0 == a1 && b0 == b1 && std::isfinite(a0) && std::isfinite(b0)) {  // the usual case, sooner
-            const double exact = static_cast<double>(a0) * static_cast<double>(b0);
-            return bounded(a.value_ * b.value_, detail::below(exact), detail::above(exact),
-                           either(a.nan_, b.nan_));
-        }
-        detail::hull r;
-        if (&a == &b) {  // a square: its factors vary together
-            const double most = std::max(std::fabs(a0), std::fabs(a1));
-            const double least = a0 <= 0 && a1 >= 0 ? 0.0f : std::min(std::fabs(a0), std::fabs(a1));
-            r.include_outwards(least * least);
-            r.include_outwards(most * most);
-        } else {
-            for (const float x : {a0, a1})
-                for (const float y : {b0, b1})
-                    r.include_outwards(static_cast<double>(x) * static_cast<double>(y));
-        }
-        const auto zero = [](float from, float to) { return from <= 0 && to >= 0; };
-        const auto infinite = [](float from, float to) { return std::isinf(from) || std::isinf(to); };
-        r.nan = &a != &b && ((zero(a0, a1) && infinite(b0, b1)) || (zero(b0, b1) && infinite(a0, a1)));
-        return bounded(a.value_ * b.value_, r, a, b);
-    }
-    [[gnu::noinline]] friend bounded operator/(const bounded& a, const bounded& b) noexcept {
-        const float b0 = b.low(), b1 = b.high();
-        detail::hull r;
-        for (const float x : {a.low(), a.high()})
-            for (const float y : {b0, b1}) r.include_rounded(static_cast<double>(x) / static_cast<double>(y));
-        if (b0 <= 0 && b1 >= 0)  // and a zero's sign is not known
-            r = {-detail::infinity, detail::infinity, a.low() <= 0 && a.high() >= 0};
-        return bounded(a.value_ / b.value_, r, a, b);
-    }
-
-    [[gnu::noinline]] friend bounded sqrt(const bounded& a) noexcept {
-        detail::hull r;
-        r.include_rounded(std::sqrt(static_cast<double>(std::max(a.low(), 0.0f))));
-        r.include_rounded(std::sqrt(static_cast<double>(a.high())));
-        r.nan = r.nan || a.low() < 0;
-        return bounded(std::sqrt(a.value_), r, a, a);
-    }
-    [[gnu::noinline]] friend bounded exp(const bounded& a) noexcept {
-        return library(
-            a, [](double v) { return std::exp(v); }, [](float v) { return v > 88.37f; },
-            [](double v) { return v < static_cast<double>(std::numeric_limits<float>::min()); });
-    }
-    [[gnu::noinline]] friend bounded erf(const bounded& a) noexcept {
-        return library(
-            a, [](double v) { return std::erf(v); }, [](float) { return false; },
-            [](double) { return false; });
-    }
-    [[gnu::noinline]] friend bounded tanh(const bounded& a) noexcept {
-        return library(
-            a, [](double v) { return std::tanh(v); }, [](float) { return false; },
-            [](double) { return false; });
-    }
-
-    [[gnu::noinline]] friend comparison operator<(const bounded& a, const bounded& b) noexcept {
-        const bool nan_possible = a.nan() != nan_result::never || b.nan() != nan_result::never;
-        const bool nan_certain = a.nan() == nan_result::certain || b.nan() == nan_result::certain;
-        return {a.value_ < b.value_, !nan_certain && a.low() < b.high(),
-                nan_possible || !(a.high() < b.low())};
-    }
-    [[gnu::noinline]] friend bounded select(const comparison& condition, const bounded& a,
-                                            const bounded& b) noexcept {
-        const double value = (condition.holds ? a : b).value_;
-        detail::hull r;
-        nan_result nan = nan_result::never;
-        if (condition.may_hold) r.include(a.low(), a.high());
-        if (condition.may_fail) r.include(b.low(), b.high());
-        if (condition.may_hold && condition.may_fail)
-            nan = a.nan() == b.nan() ? a.nan() : nan_result::possible;
-        else
-            nan = (condition.may_hold ? a : b).nan();
-        return bounded(value, r.low, r.high, nan);
-    }
+    friend bounded operator+(const bounded& a, const bounded& b) noexcept;
+    friend bounded operator-(const bounded& a) noexcept;
+    friend bounded operator-(const bounded& a, const bounded& b) noexcept;
+    friend bounded operator*(const bounded& a, const bounded& b) noexcept;
+    friend bounded operator/(const bounded& a, const bounded& b) noexcept;
+    friend bounded sqrt(const bounded& a) noexcept;
+    friend bounded exp(const bounded& a) noexcept;
+    friend bounded erf(const bounded& a) noexcept;
+    friend bounded tanh(const bounded& a) noexcept;
+    friend comparison operator<(const bounded& a, const bounded& b) noexcept;
+    friend bounded select(const comparison& condition, const bounded& a, const bounded& b) noexcept;
 
 private:
     bounded(double value, float low, float high, nan_result nan) noexcept
