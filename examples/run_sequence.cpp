@@ -2,6 +2,7 @@
 // results arrive layers later. The tool that checks them, as run_layer does layers.
 #include <tiffin/call/short_convolution.hpp>
 #include <tiffin/io/layer_options.hpp>
+#include <tiffin/io/ngram_layer.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/table/ngram_addresses.hpp>
@@ -13,16 +14,15 @@
 #include "support/distinct_files.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace {
@@ -32,8 +32,6 @@ using tiffin::failure;
 using tiffin::result;
 using tiffin::status;
 using tiffin::io::layer_options;
-
-constexpr std::int64_t most_int32 = std::numeric_limits<std::int32_t>::max();
 
 struct arguments {
     std::string layer, input, output;
@@ -65,16 +63,7 @@ public:
                                                std::int64_t most) {
         const auto t = need(name, "(n)", 1);
         if (!t) return t.failure();
-        if ((*t)->type != tiffin::dtype::i32 && (*t)->type != tiffin::dtype::i64)
-            return failure(errc::dtype, name, "has dtype ", name_of((*t)->type), "; it must be I64 or I32");
-        std::vector<std::int64_t> made((*t)->shape[0]);
-        for (std::size_t i = 0; i < made.size(); ++i) {
-            made[i] = tiffin::detail::load_integer(**t, i);
-            if (made[i] < least || made[i] > most)
-                return failure(errc::option, name, name, "[", i, "] = ", made[i], " lies outside [", least,
-                               ", ", most, "]");
-        }
-        return made;
+        return tiffin::io::detail::integers_of(**t, name, least, most);
     }
     // A tensor of F32 of so many axes. Copied, since a file's bytes need not be aligned.
     result<std::vector<float>> numbers(const std::string& name, const char* shape, std::size_t rank) {
@@ -108,6 +97,7 @@ private:
 struct run_of_a_file {
     const arguments& args;
     const std::string& input_label;
+    const std::map<std::string, std::string>& metadata;
     layer_options options;
     tensors_of_file layer, input;
     tiffin::io::safetensors_writer writer{};
@@ -150,44 +140,22 @@ status need_count(layer_options& options, const std::string& key, std::size_t& t
     if (options.find(key) == nullptr) return failure(errc::option, key, "missing; a whole number from 1 up");
     return options.read(key, to);
 }
-// An id, from 0 up; as it is where it is not given.
-status read_id(layer_options& options, const std::string& key, std::int32_t& to) {
-    const std::string* const text = options.find(key);
-    if (text == nullptr) return {};
-    std::int32_t value = 0;
-    const char* const end = text->data() + text->size();
-    const auto [rest, bad] = std::from_chars(text->data(), end, value);
-    if (bad != std::errc() || rest != end || text->starts_with('-'))
-        return failure(errc::option, key, "is ", tiffin::io::detail::in_quotes(*text),
-                       "; it must be an id, from 0 to 2^31 - 1");
-    to = value;
-    return {};
-}
-
 template <class Hash>
-status run_addresses(run_of_a_file& run, Hash hash) {
-    const std::size_t vocab = hash.vocab();
-    std::int32_t end = tiffin::ngram_history::none;
-    if (status s = read_id(run.options, "end_of_sequence", end); !s) return s;
-    const auto address = tiffin::ngram_addresses<Hash>::of(std::move(hash), end);
-    if (!address) return address.failure();
-    if (status s = run.options.check_all_known(*run.options.find("block")); !s) return s;
-    if (status s = run.layer.check_all_used(); !s) return s;
-
-    const auto given = run.input.integers("token_ids", 0, static_cast<std::int64_t>(vocab) - 1);
+status run_addresses(run_of_a_file& run, const tiffin::ngram_addresses<Hash>& address) {
+    const auto given = run.input.integers("token_ids", 0, static_cast<std::int64_t>(address.vocab()) - 1);
     if (!given) return run.of_input(given.failure());
     const auto sequences = run.sequences(given->size());
     if (!sequences) return run.of_input(sequences.failure());
     if (status s = run.input.check_all_used(); !s) return run.of_input(s.failure());
-    const std::size_t tokens = given->size(), tables = address->tables();
+    const std::size_t tokens = given->size(), tables = address.tables();
     const std::vector<std::int32_t> ids(given->begin(), given->end());
-    std::vector<tiffin::ngram_history> past(sequences->second, tiffin::ngram_history(address->order()));
+    std::vector<tiffin::ngram_history> past(sequences->second, tiffin::ngram_history(address.order()));
     std::vector<std::int64_t> rows(tables * tokens), sizes;
-    for (std::size_t i = 0; i < tables; ++i) sizes.push_back(static_cast<std::int64_t>(address->rows(i)));
+    for (std::size_t i = 0; i < tables; ++i) sizes.push_back(static_cast<std::int64_t>(address.rows(i)));
     const status called = run.each_call(tokens, [&](std::size_t first, std::size_t count) -> status {
         std::vector<std::int32_t> some(tables * count);
-        if (status s = (*address)(std::span(ids).subspan(first, count),
-                                  std::span(sequences->first).subspan(first, count), past, some);
+        if (status s = address(std::span(ids).subspan(first, count),
+                               std::span(sequences->first).subspan(first, count), past, some);
             !s)
             return s;
         for (std::size_t i = 0; i < tables; ++i)
@@ -201,34 +169,10 @@ status run_addresses(run_of_a_file& run, Hash hash) {
     return run.write();
 }
 
-status run_engram(run_of_a_file& run) {
-    constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
-                           most = std::numeric_limits<std::int64_t>::max();
-    tiffin::engram_hash hash;
-    const auto compressed = run.layer.integers("compressed", 0, most_int32);
-    if (!compressed) return compressed.failure();
-    hash.compressed.assign(compressed->begin(), compressed->end());
-    auto multipliers = run.layer.integers("multipliers", least, most);
-    if (!multipliers) return multipliers.failure();
-    hash.multipliers = *std::move(multipliers);
-    for (std::size_t n = 2; n <= hash.multipliers.size(); ++n) {
-        auto primes = run.layer.integers("primes." + std::to_string(n), 1, most_int32);
-        if (!primes) return primes.failure();
-        hash.primes.push_back(*std::move(primes));
-    }
-    if (status s = read_id(run.options, "pad", hash.pad); !s) return s;
-    if (status s = run.options.read("unsigned_remainder", hash.unsigned_remainder); !s) return s;
-    if (status s = run.options.read("may_wrap", hash.may_wrap); !s) return s;
-    return run_addresses(run, std::move(hash));
-}
-
-status run_longcat(run_of_a_file& run) {
-    tiffin::longcat_hash hash;
-    for (const auto& [key, to] :
-         {std::pair{"vocab", &hash.ids}, std::pair{"ratio", &hash.ratio}, std::pair{"longest", &hash.longest},
-          std::pair{"per_length", &hash.per_length}})
-        if (status s = need_count(run.options, key, *to); !s) return s;
-    return run_addresses(run, hash);
+status run_addresses_of_file(run_of_a_file& run) {
+    const auto layer = tiffin::io::read_ngram_layer({run.metadata, run.layer.all()});
+    if (!layer) return layer.failure();
+    return std::visit([&](const auto& address) { return run_addresses(run, address); }, layer->address);
 }
 
 status run_convolution(run_of_a_file& run) {
@@ -339,11 +283,15 @@ std::string run(const arguments& args) {
     if (!layer) return layer.failure().message();
     const auto input = tiffin::io::safetensors_file::open(args.input);
     if (!input) return input.failure().message();
-    run_of_a_file all{args, input->label(), layer_options(layer->metadata()), tensors_of_file(*layer, false),
+    run_of_a_file all{args,
+                      input->label(),
+                      layer->metadata(),
+                      layer_options(layer->metadata()),
+                      tensors_of_file(*layer, false),
                       tensors_of_file(*input, true)};
     constexpr std::pair<std::string_view, status (*)(run_of_a_file&)> kinds[]{
-        {"engram_addresses", run_engram},
-        {"longcat_addresses", run_longcat},
+        {"engram_addresses", run_addresses_of_file},
+        {"longcat_addresses", run_addresses_of_file},
         {"short_convolution", run_convolution},
         {"delayed", run_delayed}};
     const std::string* const block = all.options.find("block");

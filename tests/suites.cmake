@@ -226,7 +226,7 @@ tiffin_suite(io/model TESTS io/weight_scales.hpp io/rwkv_model.hpp io/gguf_layer
 tiffin_suite(io/ngram_memory TESTS io/engram_constants.hpp io/memory_table.hpp io/described_memory.hpp io/gguf_memory.hpp io/checkpoint_memory.hpp
                                    io/checkpoint_parts.hpp io/engram_adapter.hpp io/longcat_memory.hpp io/per_layer_memory.hpp io/gguf_tensors.hpp
                                    io/model_architecture.hpp)
-tiffin_suite(io/side_file)
+tiffin_suite(io/side_file TESTS io/ngram_layer.hpp)
 tiffin_suite(io/table_file)
 tiffin_suite(io/layer_file TESTS io/layer_options.hpp runtime/any_layer.hpp)
 tiffin_suite(io/layer_text TESTS io/block_texts.hpp)

@@ -85,6 +85,9 @@ tiffin_error* tiffin_composition_open(const char* text, tiffin_composition** com
 const char* tiffin_composition_text(const tiffin_composition* composition) {
     return composition != nullptr ? composition->held.text().c_str() : "";
 }
+int tiffin_composition_reads_residual(const tiffin_composition* composition) {
+    return composition != nullptr && tiffin::reads_residual(composition->held.plan()) ? 1 : 0;
+}
 void tiffin_composition_free(tiffin_composition* composition) {
     delete composition;
 }

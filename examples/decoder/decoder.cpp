@@ -70,14 +70,18 @@ std::string read_text(const std::string& path) {
 }
 
 // The FFN of a layer: as it is in the file, or with what a side file puts around it.
-tiffin::any_layer open_ffn(const arguments& args, const tiffin::io::model& model,
-                           const tiffin::io::side_file* side, std::size_t i, tiffin::executor_ref execute) {
+ffn_in_model open_ffn(const arguments& args, const tiffin::io::model& model,
+                      const tiffin::io::side_file* side, std::size_t i, tiffin::executor_ref execute) {
     const tiffin::prepare_options how{.tokens = 0, .execute = execute};
     tiffin::io::described_layer block = model.layer(i).or_throw();
-    if (side != nullptr && side->layers().contains(i)) block = side->around(i, block).or_throw();
+    std::optional<ngram_input> rows;
+    if (side != nullptr && side->layers().contains(i)) {
+        block = side->around(i, block).or_throw();
+        if (auto ngrams = side->ngrams(i).or_throw()) rows.emplace(*std::move(ngrams));
+    }
     const auto load = [&](const auto& backend) {
         auto made = load_layer(block, backend, how);
-        if (made) return *std::move(made);
+        if (made) return ffn_in_model(*std::move(made), std::move(rows));
         throw std::runtime_error("layer " + std::to_string(i) + ": " + made.failure().message());
     };
     if (args.backend == "reference") return load(tiffin::reference{});

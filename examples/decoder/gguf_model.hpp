@@ -6,6 +6,7 @@
 
 #include "attention.hpp"
 #include "model_file.hpp"
+#include "ngram_input.hpp"
 #include "products.hpp"
 
 #include <algorithm>
@@ -20,9 +21,17 @@
 #include <utility>
 #include <vector>
 
-// Gives the block between the norm before the FFN and the residual of a layer: the model's own, or what takes its
-// place, such as the same beside a table. Calls bring the tokens' ids, and the residual where the block reads it.
-using ffn_of_layer = std::function<tiffin::any_layer(std::size_t)>;
+// The block between the norm before the FFN and the residual of a layer: the model's own, or what takes its place, such
+// as the same beside a table. Calls bring the tokens' ids, the residual where the block reads it, and the rows by the last
+// ids where it reads per_layer_input.
+struct ffn_in_model {
+    ffn_in_model(tiffin::any_layer block_, std::optional<ngram_input> rows_ = {})
+        : block(std::move(block_)), rows(std::move(rows_)) {}
+
+    tiffin::any_layer block;
+    std::optional<ngram_input> rows;
+};
+using ffn_of_layer = std::function<ffn_in_model(std::size_t)>;
 // Looks at intermediate values: a name, and a row per token of a batch.
 using observer = std::function<void(const std::string&, const row_matrix&)>;
 
@@ -61,7 +70,8 @@ public:
                 layers_.back().attention_out_norm = file.vector(at + "post_attention_norm.weight", d);
                 layers_.back().ffn_out_norm = file.vector(at + "post_ffw_norm.weight", d);
             }
-            const tiffin::any_layer& made = layers_.back().ffn;
+            const ffn_in_model& own = layers_.back().ffn;
+            const tiffin::any_layer& made = own.block;
             if (made.d_model() != d)
                 file.refuse("the FFN of layer " + std::to_string(i) + " is " +
                             std::to_string(made.d_model()) + " wide; the model is " + std::to_string(d));
@@ -70,6 +80,15 @@ public:
                     file.refuse(table.name + " of layer " + std::to_string(i) + " has " +
                                 std::to_string(table.vocab) + " rows; the model's vocabulary has " +
                                 std::to_string(vocabulary));
+            const std::size_t wanted = made.needs().given_width, width = own.rows ? own.rows->width() : 0;
+            if (wanted != width)
+                file.refuse("the FFN of layer " + std::to_string(i) + " reads " + std::to_string(wanted) +
+                            " numbers per token beside x; there are " + std::to_string(width) +
+                            " of rows by the last ids");
+            if (own.rows && own.rows->vocab() < vocabulary)
+                file.refuse("the rows by the last ids of layer " + std::to_string(i) + " are of " +
+                            std::to_string(own.rows->vocab()) + " ids; the model's vocabulary has " +
+                            std::to_string(vocabulary));
             bytes = std::max(bytes, made.workspace_bytes(batch, execute.concurrency()));
         }
         file.check_all_used(count);
@@ -85,6 +104,8 @@ public:
     void begin(std::size_t positions, std::size_t from = 0) {
         done_ = 0;
         from_ = from;
+        for (layer& l : layers_)
+            if (l.ffn.rows) l.ffn.rows->begin();
         if (rotation_ && rotation_->cosines.rows() == as_index(positions)) return;
         rotation_.emplace(options_, frequency_factors_, positions);
         rotation_of_windows_.reset();
@@ -137,7 +158,7 @@ private:
     struct layer {
         attention attend;
         row_vector attention_norm, ffn_norm;
-        tiffin::any_layer ffn;
+        ffn_in_model ffn;
         attention_cache cache;
         row_vector attention_out_norm, ffn_out_norm;  // empty: none
     };
@@ -182,8 +203,9 @@ private:
             normalise(x, l.ffn_norm, options_.eps, normed);
             seen(i, "ffn_input", normed);
             tiffin::token_inputs given{.token_ids = ids};
-            if (l.ffn.needs().residual) given.residual = {x.data(), ids.size(), options_.d_model};
-            l.ffn(normed, given, y, workspace_, execute_);
+            if (l.ffn.block.needs().residual) given.residual = {x.data(), ids.size(), options_.d_model};
+            if (l.ffn.rows) given.per_layer_input = l.ffn.rows->of_next(ids);
+            l.ffn.block(normed, given, y, workspace_, execute_);
             seen(i, "ffn_output", y);
             if (l.ffn_out_norm.size() > 0) normalise(y, l.ffn_out_norm, options_.eps, y);
             x += y;

@@ -49,6 +49,13 @@ tiffin::result<tiffin::any_layer> prepare_around(const tiffin::io::side_file& si
                    {"activation", std::string(block.activation)}};
     const auto described = side.around(layer, own);
     if (!described) return described.failure();
+    const auto ngrams = side.ngrams(layer);
+    if (!ngrams) return ngrams.failure();
+    if (*ngrams)
+        return tiffin::failure(
+            tiffin::errc::option, side.label(), "layer ", layer,
+            ": reads rows by the last ids of a sequence, and a graph of ggml does not tell "
+            "which tokens are of one sequence");
     auto made = load(*described, execute);
     if (!made)
         return tiffin::failure(made.failure().code, side.label(), "layer ", layer, ": ",

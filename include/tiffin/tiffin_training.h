@@ -47,6 +47,8 @@ typedef struct tiffin_cost {
 TIFFIN_C_API tiffin_error* tiffin_composition_open(const char* text, tiffin_composition** composition);
 // The text with all arguments and options, aliases expanded; "" for NULL. Valid as long as the composition.
 TIFFIN_C_API const char* tiffin_composition_text(const tiffin_composition* composition);
+// Not 0 if calls need the residual stream.
+TIFFIN_C_API int tiffin_composition_reads_residual(const tiffin_composition* composition);
 // Calls each(user, tensor) for every tensor, in the order of the text.
 TIFFIN_C_API tiffin_error* tiffin_composition_tensors(
     const tiffin_composition* composition, const tiffin_sizes* sizes,

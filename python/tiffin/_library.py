@@ -102,7 +102,7 @@ def _load():
             ("layer_choices", n, (p,)), ("layer_reads_token_ids", i, (p,)), ("layer_reads_residual", i, (p,)),
             ("layer_per_layer_input_width", n, (p,)), ("layer_in_place", t, (p, n)), ("layer_held_bytes", n, (p,)),
             ("layer_workspace_bytes", n, (p, n, n)), ("layer_run", p, (p, p)),
-            ("composition_open", p, (t, p)), ("composition_text", t, (p,)), ("composition_tensors", p, (p, p, EACH, p)),
+            ("composition_open", p, (t, p)), ("composition_text", t, (p,)), ("composition_reads_residual", c.c_int, (p,)), ("composition_tensors", p, (p, p, EACH, p)),
             ("composition_cost", p, (p, p, p)), ("composition_initialise", p, (p, p, n, c.c_float, c.c_uint64, p, n)),
             ("composition_free", None, (p,)), ("layer_cost", p, (p, p)),
             ("training_make", p, (p, n, p, n, p, p)), ("training_free", None, (p,)), ("training_needs", p, (p, p)),

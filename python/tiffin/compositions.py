@@ -55,6 +55,8 @@ class Composition:
         weakref.finalize(self, lib.tiffin_composition_free, made).atexit = False
         # With all arguments and options, aliases expanded.
         self.text = lib.tiffin_composition_text(made).decode()
+        # Whether calls need the residual stream.
+        self.reads_residual = bool(lib.tiffin_composition_reads_residual(made))
 
     def __reduce__(self):
         return Composition, (self.text,)

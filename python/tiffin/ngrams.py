@@ -30,6 +30,7 @@ class NgramAddresses:
     vocab: int
     rows_of: tuple
     _at: c.c_void_p
+    _told: tuple | None = None  # what described() gives
 
     def __init__(self) -> None:
         raise TypeError("NgramAddresses is made by engram(), longcat() or open()")
@@ -65,14 +66,24 @@ class NgramAddresses:
                          offsets=address(before), vocab=whole("vocab", vocab, 0, 2 ** 31) if counts is None else len(counts),
                          compressed=address(counts), pad=whole("pad", pad, 0, 2 ** 31), unsigned_remainder=bool(unsigned_remainder),
                          may_wrap=bool(may_wrap), oldest_first=bool(oldest_first))
-        return cls._of(lambda to: check(lib.tiffin_ngrams_engram(c.byref(hash), _end(end), to)), before is not None)
+        self = cls._of(lambda to: check(lib.tiffin_ngrams_engram(c.byref(hash), _end(end), to)), before is not None)
+        if before is None:
+            told = {"block": "engram_addresses", "pad": str(hash.pad), "unsigned_remainder": unsigned_remainder, "may_wrap": may_wrap,
+                    "oldest_first": oldest_first}
+            ends = np.cumsum(heads.astype(np.int64))[:-1]
+            self._told = _layer(told, end), {"compressed": np.arange(vocab, dtype=np.int64) if counts is None else counts.astype(np.int64),
+                                             "multipliers": factors, **{f"primes.{n + 2}": p for n, p in enumerate(np.split(flat, ends))}}
+        return self
 
     @classmethod
     def longcat(cls, *, vocab: int, ratio: int, longest: int, per_length: int, end: int | None = None) -> NgramAddresses:
         """LongCat's: `per_length` tables for each of n = 2, ..., longest, table i of ratio vocab + 2 i + 1 rows."""
-        hash = struct_of(LongcatHash, **{name: whole(name, value, 0, 2 ** 31) for name, value in (
-            ("vocab", vocab), ("ratio", ratio), ("longest", longest), ("per_length", per_length))})
-        return cls._of(lambda to: check(lib.tiffin_ngrams_longcat(c.byref(hash), _end(end), to)), False)
+        sizes = {name: whole(name, value, 0, 2 ** 31) for name, value in (
+            ("vocab", vocab), ("ratio", ratio), ("longest", longest), ("per_length", per_length))}
+        hash = struct_of(LongcatHash, **sizes)
+        self = cls._of(lambda to: check(lib.tiffin_ngrams_longcat(c.byref(hash), _end(end), to)), False)
+        self._told = _layer({"block": "longcat_addresses", **{name: str(value) for name, value in sizes.items()}}, end), {}
+        return self
 
     @classmethod
     def open(cls, path: str | os.PathLike, layer: int | None = None, *, constants: str | os.PathLike | None = None, direct: bool = False,
@@ -90,6 +101,13 @@ class NgramAddresses:
 
     def __repr__(self):
         return f"<tiffin.NgramAddresses: {self.tables} tables by the last {self.order} of {self.vocab} ids>"
+
+    def described(self) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+        """Metadata and tensors that say the same in a layer file (docs/layer_files.md#engram_addresses). Of engram() without offsets, and
+        of longcat()."""
+        refuse(self._told is not None, "ngrams", "are of a published file, or have offsets: no layer file says these", "option")
+        options, tensors = self._told
+        return dict(options), dict(tensors)
 
     def histories(self, sequences: int = 1, undoable: int = 0) -> Histories:
         """Those of sequences that begin; the last `undoable` tokens of each can be undone."""
@@ -126,6 +144,12 @@ class Histories:
     def copy(self, source: int, to: int) -> None:
         """Makes sequence `to` what `source` is, as a beam that splits does."""
         check(lib.tiffin_histories_copy(self._at, whole("source", source, 0, 2 ** 63), whole("to", to, 0, 2 ** 63)))
+
+
+def _layer(options, end):
+    """Options as the metadata of a layer file has them."""
+    told = {name: str(value).lower() for name, value in options.items()}
+    return told if end is None else {**told, "end_of_sequence": str(end)}
 
 
 def _end(end):

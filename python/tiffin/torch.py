@@ -383,8 +383,6 @@ class _InModel(FFN):
             values *= 1.0 if beside else tables
             self.ngram_embed = nn.Module()
             self.ngram_embed.register_parameter("weight", nn.Parameter(values))
-        # The text has the word where a part reads the residual stream.
-        self._reads_residual = "residual" in self.composition.text
         self._hook = layer.post_attention_layernorm.register_forward_pre_hook(self._note_residual)
 
     def _note_residual(self, _, given):
@@ -398,7 +396,7 @@ class _InModel(FFN):
         memory = None
         if self._inputs.ngrams is not None:
             memory = nn.functional.embedding(self._inputs.ngram_rows, self.ngram_embed.weight, sparse=self.sparse).flatten(-2)
-        y = super().forward(x, token_ids=ids, residual=self._residual if self._reads_residual else None, per_layer_input=memory)
+        y = super().forward(x, token_ids=ids, residual=self._residual if self.composition.reads_residual else None, per_layer_input=memory)
         return y if self.beside is None else y + self.beside(x)
 
     def described(self):
@@ -458,7 +456,7 @@ def replace(model, composition, layers, *, beside=False, tables=0.0, freeze=True
 
 def save_side_file(model, path):
     """Writes the compositions that replace() put into a model as a side file (docs/models.md#side-files): the new tensors, and those of
-    the model that learned. The decoder and llama.cpp with tiffin's backend run it beside the model's GGUF file."""
+    the model that learned. The decoder and llama.cpp with tiffin's backend run it beside the model's GGUF file; n-grams the decoder alone."""
     from safetensors.torch import save_file
     tensors, told = {}, {}
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.model
@@ -467,7 +465,10 @@ def save_side_file(model, path):
         if not isinstance(block, _InModel):
             continue
         if block._inputs.ngrams is not None:
-            raise ValueError(f"save_side_file: layer {i} reads rows by the last ids, which a side file cannot say")
+            options, constants = block._inputs.ngrams.described()
+            told.update({f"blk.{i}.ngrams.{key}": value for key, value in options.items()})
+            tensors.update({f"blk.{i}.ngrams.{name}": torch.from_numpy(values) for name, values in constants.items()})
+            tensors[f"blk.{i}.ngrams.weight"] = block.ngram_embed.weight.detach().clone().contiguous()
         told[f"blk.{i}.composition"], tensors_of, shared = block.described()
         kept = {}  # what the model's file has, by the prefix of the part that it belongs to
         for name, tensor in tensors_of.items():

@@ -26,6 +26,15 @@ static void compositions(void) {
     tiffin_composition* stem = NULL;
     CHECK(fine(tiffin_composition_open("stem", &stem)));
     CHECK(strstr(tiffin_composition_text(stem), "token_embedding") != NULL);
+    CHECK(tiffin_composition_reads_residual(stem) == 0);
+    const char* const with_residual[] = {"on_residual(swiglu)", "parallel(swiglu, sum(dense, residual_input))",
+                                         "moe(on_residual(swiglu))"};
+    for (size_t i = 0; i < 3; ++i) {
+        tiffin_composition* reads = NULL;
+        CHECK(fine(tiffin_composition_open(with_residual[i], &reads)));
+        CHECK(tiffin_composition_reads_residual(reads) != 0);
+        tiffin_composition_free(reads);
+    }
     tiffin_sizes sizes = {.struct_size = sizeof sizes, .d_model = d, .d_ff = f, .vocab = vocab};
     size_t counted[2] = {0, 0};
     CHECK(fine(tiffin_composition_tensors(stem, &sizes, count, counted)) && counted[0] >= 3 &&
@@ -64,6 +73,7 @@ static void compositions(void) {
     tiffin_composition_free(stem);
     tiffin_composition_free(NULL);
     CHECK(strcmp(tiffin_composition_text(NULL), "") == 0);
+    CHECK(tiffin_composition_reads_residual(NULL) == 0);
 }
 
 // sum(y dy) at x, whose derivative is dx.

@@ -360,6 +360,7 @@ def side_files(runner, rng, made, path):
     for name in ("layer.1.ffn_output", "layer.1.hidden"):
         error = np.abs(got[name] - want[name]).max() / np.abs(want[name]).max()
         runner.expect(f"side file by a text: {name}", error < 2e-5, f"error {error:.2e}")
+    rows_by_last_ids(runner, rng, made, path)
     for what, rows_of_table, metadata, sentences in (
             ("another vocabulary", table[:-1], told, ["modulators.weight", str(rows - 1), str(rows)]),
             ("no rows", table[:0], told, ["modulators.weight"]),
@@ -377,6 +378,81 @@ def side_files(runner, rng, made, path):
         side.write_bytes(safetensors_of(tensors, metadata))
         out, error = runner.run(path, "--prompt", "the", "--side-file", side)
         runner.expect(f"side file: {what}", out is None and error.count("\n") == 1 and sentence in error, (out, error))
+
+
+def rows_by_last_ids(runner, rng, made, path):
+    """An Engram beside the FFN of the last layer, its rows by the last one to three ids of the text."""
+    rows, d = len(made.words.tokens), made.model.w["token_embd.weight"].shape[1]
+    width, primes, multipliers, end = 4, {2: [31, 37], 3: [41]}, [3, 5, 7], 5
+    compressed = rng.permutation(rows)
+    table = rng.normal(size=(109, width)).astype(np.float32)
+    key, value = (rng.normal(size=(d, 3 * width)).astype(np.float32) for _ in range(2))
+    key_norm, query_norm = (rng.normal(1, 0.1, size=d).astype(np.float32) for _ in range(2))
+    told = {"blk.1.block": "parallel", "blk.1.branches": "2", "blk.1.branch.0.block": "model", "blk.1.branch.1.block": "engram",
+            "blk.1.ngrams.block": "engram_addresses", "blk.1.ngrams.pad": "2", "blk.1.ngrams.end_of_sequence": str(end)}
+    tensors = {"branch.1.key_proj.weight": (key, "F32"), "branch.1.value_proj.weight": (value, "F32"),
+               "branch.1.key_norm.weight": (key_norm, "F32"), "branch.1.query_norm.weight": (query_norm, "F32"),
+               "ngrams.compressed": (compressed.astype(np.int64), "I64"), "ngrams.multipliers": (np.array(multipliers), "I64"),
+               "ngrams.weight": (table, "F32"), **{f"ngrams.primes.{n}": (np.array(of), "I64") for n, of in primes.items()}}
+    side = runner.at / "side.safetensors"
+
+    def write(more_told=(), **others):
+        given = {**tensors, **{name.replace("__", "."): t for name, t in others.items()}}
+        side.write_bytes(safetensors_of({"blk.1." + name: t for name, t in given.items() if t is not None}, {**told, **dict(more_told)}))
+
+    def memory(ids):
+        e = np.zeros((len(ids), 3 * width))
+        for t in range(len(ids)):
+            last = []
+            for k in range(3):
+                missing = t < k or end in [ids[t - j] for j in range(1, k + 1)]
+                last.append(2 if missing else int(compressed[ids[t - k]]))
+            first, mixed, column = 0, last[0] * multipliers[0], 0
+            for n in (2, 3):
+                mixed ^= last[n - 1] * multipliers[n - 1]
+                for prime in primes[n]:
+                    e[t, column:column + width] = table[first + mixed % prime]
+                    first, column = first + prime, column + width
+        return e
+
+    write()
+    ids, plain = made.encode(TEXT, True), made.model.ffn
+
+    def with_memory(at, x):
+        if at != "blk.1.":
+            return plain(at, x)
+        normed = lambda v, by: v / np.sqrt((v ** 2).mean(1, keepdims=True) + 1e-5) * by.astype(float)
+        g = (normed(e @ key.T.astype(float), key_norm) * normed(x, query_norm)).sum(1, keepdims=True) / np.sqrt(d)
+        g = np.sign(g) * np.sqrt(np.maximum(np.abs(g), 1e-6))
+        return plain(at, x) + e @ value.T.astype(float) / (1 + np.exp(-g))
+
+    made.model.ffn, e = with_memory, memory(ids)
+    want, longer = made.model.run(ids), list(ids)
+    for _ in range(4):
+        e = memory(longer)
+        longer.append(int(np.argmax(made.model.run(longer)["logits"][-1])))
+    made.model.ffn = plain
+    got, _ = runner.layers("rows by the last ids", path, TEXT, ["--side-file", side, "--weights", "f32"])
+    for name in ("layer.0.hidden", "layer.1.ffn_output", "layer.1.hidden"):
+        error = np.abs(got[name] - want[name]).max() / np.abs(want[name]).max()
+        runner.expect(f"rows by the last ids: {name}", error < 2e-5, f"error {error:.2e}")
+    out, error = runner.run(path, "--prompt", TEXT, "--side-file", side, "--tokens", 4, "--weights", "f32")  # a token at a time
+    added = b"".join(made.words.decode(i) for i in longer[len(ids):])
+    runner.expect("rows by the last ids: generation", out == TEXT.encode() + added + b"\n", (out, added, error))
+    for what, how, sentences in (
+            ("no table", {"ngrams__weight": None}, ["blk.1.ngrams.weight is missing"]),
+            ("a row too few", {"ngrams__weight": (table[:-1], "F32")}, ["(108, 4)", "(109, width)"]),
+            ("another width", {"ngrams__weight": (np.zeros((109, 3), np.float32), "F32")}, ["reads 12", "there are 9"]),
+            ("fewer ids", {"ngrams__compressed": (compressed[:-1].astype(np.int64), "I64")}, [f"of {rows - 1} ids", str(rows)]),
+            ("nothing reads them", {"more_told": {"blk.1.branch.1.block": "model"}, **{name.replace(".", "__"): None for name in tensors if name.startswith("branch")}},
+             ["reads 0", "there are 12"])):
+        write(**how)
+        out, error = runner.run(path, "--prompt", "the", "--side-file", side)
+        runner.expect(f"rows by the last ids: {what}", out is None and error.count("\n") == 1 and all(s in error for s in sentences), (out, error))
+    side.write_bytes(safetensors_of({"blk.1." + name: t for name, t in tensors.items() if name.startswith("branch")},
+                                    {key: value for key, value in told.items() if ".ngrams." not in key}))
+    out, error = runner.run(path, "--prompt", "the", "--side-file", side)
+    runner.expect("rows by the last ids: none", out is None and "reads 12" in error and "there are 0" in error, (out, error))
 
 
 def refusals(runner, made, path):

@@ -12,7 +12,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -89,6 +91,82 @@ TEST_CASE("side file: the model's block modulated, beside a memory, and with a t
     const auto none = side->around(5, own.layer);
     REQUIRE_FALSE(none.ok());
     CHECK(none.failure().what == "has nothing for layer 5");
+}
+
+TEST_CASE("side file: rows by the last ids beside the model's block") {
+    const tiffin_test::scratch_folder folder;
+    const own_block own;
+    const std::vector<std::int64_t> compressed{3, 1, 0, 2, 4, 5, 6}, multipliers{3, 5, 7}, twos{5, 3},
+        threes{4};
+    const std::vector<float> table = random_rows(12, 2, 7), key = random_rows(d, 6, 8), norm(d, 1.0f);
+    struct change {
+        std::string without{}, key{}, value{};
+        std::size_t rows = 12;
+    };
+    const auto open = [&](const change& how) {
+        io::safetensors_writer writer;
+        writer.set("blk.2.composition", "parallel(ffn(gate(silu), dense), engram)");
+        writer.set("blk.2.branch.0.weights", "model");
+        for (const char* name : {"key_proj", "value_proj"})
+            writer.add("blk.2.branch.1." + std::string(name) + ".weight", {key.data(), dtype::f32, {d, 6}});
+        for (const char* name : {"key_norm", "query_norm"})
+            writer.add("blk.2.branch.1." + std::string(name) + ".weight", {norm.data(), dtype::f32, {d}});
+        writer.set("blk.2.ngrams.block", "engram_addresses").set("blk.2.ngrams.end_of_sequence", "6");
+        if (!how.key.empty()) writer.set(how.key, how.value);
+        const auto add = [&](const std::string& name, const tensor_view& t) {
+            if (name != how.without) writer.add("blk.2.ngrams." + name, t);
+        };
+        add("compressed", {compressed.data(), dtype::i64, {vocab}});
+        add("multipliers", {multipliers.data(), dtype::i64, {3}});
+        add("primes.2", {twos.data(), dtype::i64, {2}});
+        add("primes.3", {threes.data(), dtype::i64, {1}});
+        add("weight", {table.data(), dtype::f32, {how.rows, 2}});
+        REQUIRE(writer.write(folder / "side.safetensors").ok());
+        auto side = io::side_file::open(folder / "side.safetensors");
+        REQUIRE(side.ok());
+        return *std::move(side);
+    };
+
+    const io::side_file side = open({});
+    const auto none = side.ngrams(3);
+    REQUIRE(none.ok());
+    CHECK_FALSE(none->has_value());
+    const auto found = side.ngrams(2);
+    INFO((found.ok() ? "" : found.failure().message()));
+    REQUIRE(found.ok());
+    CHECK((*found)->first_rows() == std::vector<std::size_t>{0, 5, 8, 12});
+    CHECK((*found)->table.shape == shape{12, 2});
+    std::vector<ngram_history> past(1, ngram_history(3));
+    std::vector<std::int32_t> rows(6);
+    std::visit(
+        [&](const auto& address) {
+            CHECK(address.vocab() == vocab);
+            const std::vector<std::int32_t> ids{4, 2};
+            REQUIRE(address(ids, std::vector<std::uint32_t>(2), past, rows).ok());
+        },
+        (*found)->address);
+    // compressed 4 and 0: 4 * 3 = 12, then 0 ^ 4 * 5 = 20; what is missing is 0.
+    CHECK(rows == std::vector<std::int32_t>{12 % 5, 20 % 5, 12 % 3, 20 % 3, 12 % 4, 20 % 4});
+    const auto described = side.around(2, own.layer);
+    REQUIRE(described.ok());
+    const auto layer = io::load_layer(*described, reference<>{});
+    INFO((layer.ok() ? "" : layer.failure().message()));
+    REQUIRE(layer.ok());
+    CHECK(layer->needs().given_width == 6);
+
+    const auto refused = [&](const change& how, errc code, const char* says) {
+        const auto wrong = open(how).ngrams(2);
+        REQUIRE_FALSE(wrong.ok());
+        CHECK(wrong.failure().code == code);
+        INFO(wrong.failure().message());
+        CHECK(wrong.failure().message().find(says) != std::string::npos);
+    };
+    refused({.without = "weight"}, errc::missing_tensor, "blk.2.ngrams.weight");
+    refused({.without = "primes.3"}, errc::missing_tensor, "primes.3: missing");
+    refused({.rows = 11}, errc::shape, "has shape (11, 2); it must be (12, width)");
+    refused({.key = "blk.2.ngrams.block", .value = "engrams"}, errc::option, "known are engram_addresses");
+    refused({.key = "blk.2.ngrams.pads", .value = "1"}, errc::option, "pads");
+    refused({.key = "blk.2.ngrams.end_of_sequence", .value = "-1"}, errc::option, "end_of_sequence");
 }
 
 TEST_CASE("side file: one that has something for no layer") {

@@ -320,8 +320,15 @@ expect(f"engram: the loss {losses[0]:.3f} becomes {losses[-1]:.3f}", losses[-1] 
 touched = (blocks[0].ngram_embed.weight.detach() != start).any(1).nonzero()[:, 0].numpy()
 rows = np.concatenate([address(row, address.histories()) + np.array([[0], [31], [68]]) for row in ids[:, :-1].numpy()], 1)  # the last has no loss
 expect("engram: the rows of each sequence's n-grams", set(touched) == set(rows.reshape(-1)) and blocks[0].ngram_embed.weight.shape == (109, 6))
-for what, says, work in (("a side file", "last ids", lambda: tiffin.torch.save_side_file(model, "x")),
-                         ("with a cache", "use_cache", lambda: model.generate(ids[:1], max_new_tokens=2, use_cache=True, do_sample=False, pad_token_id=0)),
+with tempfile.TemporaryDirectory() as folder:  # the side file has the table and how it is addressed
+    path = os.path.join(folder, "side.safetensors")
+    tiffin.torch.save_side_file(model, path)
+    with safe_open(path, "pt") as file:
+        told = file.metadata()
+        expect("engram: the side file's addresses", told["blk.1.ngrams.block"] == "engram_addresses" and told["blk.1.ngrams.may_wrap"] == "false"
+               and file.get_tensor("blk.1.ngrams.multipliers").tolist() == [3, 5, 7] and file.get_tensor("blk.1.ngrams.primes.2").tolist() == [31, 37]
+               and torch.equal(file.get_tensor("blk.1.ngrams.weight"), blocks[0].ngram_embed.weight))
+for what, says, work in (("with a cache", "use_cache", lambda: model.generate(ids[:1], max_new_tokens=2, use_cache=True, do_sample=False, pad_token_id=0)),
                          ("no width", "ngram_width", lambda: tiffin.torch.replace(model, "engram", layers=[0], ngrams=address))):
     try:
         work()

@@ -75,7 +75,6 @@ TIFFIN_INLINE status binder::bind_own(const node_kind& kind, const bind_position
         for (std::size_t i = 0; i < own.rank; ++i) t.axes[i] = sizes.of(own.axes[i]);
         if (own.kind == tensor_kind::given)
             given_widths_.emplace_back(at.width, at.prefix + "per_layer_input");
-        if (own.kind == tensor_kind::residual_row) needs_.residual = true;
         if (reads_row(own.kind)) sizes_.agree(at.width, at.row_of(own.kind), at.prefix);
         tensor_view& bound = to.tensors.emplace_back();
         std::size_t& given = to.given.emplace_back(bound_node::not_given);
@@ -138,7 +137,7 @@ TIFFIN_INLINE status binder::bind_parts(const plan_node& node, const bind_positi
             if (status s = bind(node.repeated_part(i), of, to.parts.emplace_back()); !s) return s;
         }
     }
-    if (kind.role == node_role::residual) needs_.residual = true;
+    if (kind.reads_residual()) needs_.residual = true;
     if (kind.role == node_role::delay) {
         if (needs_.delay != 0)
             return failure(errc::option, at.prefix,

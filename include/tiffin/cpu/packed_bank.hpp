@@ -6,6 +6,7 @@
 #include <tiffin/tensor.hpp>
 
 #include <cstddef>
+#include <vector>
 
 TIFFIN_BEGIN
 
@@ -22,13 +23,15 @@ public:
         const std::size_t groups = (outputs + bank_group - 1) / bank_group;
         numbers_ = aligned_buffer(groups * experts * rank * bank_group * sizeof(float));
         auto* to = numbers_.as<float>();
+        std::vector<float> row(rank);
         for (std::size_t g = 0; g < groups; ++g)
-            for (std::size_t e = 0; e < experts; ++e)
-                for (std::size_t r = 0; r < rank; ++r)
-                    for (std::size_t j = 0; j < bank_group; ++j) {
-                        const std::size_t feature = g * bank_group + j;
-                        *to++ = feature < outputs ? load_as_f32(b, (e * outputs + feature) * rank + r) : 0.0f;
-                    }
+            for (std::size_t e = 0; e < experts; ++e, to += rank * bank_group)
+                for (std::size_t j = 0; j < bank_group; ++j) {
+                    const std::size_t feature = g * bank_group + j;
+                    if (feature < outputs) read_as_f32(b, (e * outputs + feature) * rank, rank, row.data());
+                    for (std::size_t r = 0; r < rank; ++r)
+                        to[r * bank_group + j] = feature < outputs ? row[r] : 0.0f;
+                }
         how.hold(numbers_.size());
         how.done(b);
     }

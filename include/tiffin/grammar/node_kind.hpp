@@ -90,6 +90,10 @@ struct node_kind {
     [[nodiscard]] constexpr bool has(tensor_kind kind) const noexcept {
         return std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.kind == kind; });
     }
+    // Whether it reads the residual stream itself.
+    [[nodiscard]] constexpr bool reads_residual() const noexcept {
+        return role == node_role::residual || has(tensor_kind::residual_row);
+    }
     // Whether it has tensors that a router chooses among.
     [[nodiscard]] constexpr bool is_routed() const noexcept {
         return std::any_of(tensors.begin(), tensors.end(),

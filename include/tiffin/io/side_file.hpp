@@ -3,6 +3,7 @@
 
 #include <tiffin/error.hpp>
 #include <tiffin/io/described_layer.hpp>
+#include <tiffin/io/ngram_layer.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/quoted.hpp>
 
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,6 +27,7 @@ namespace io {
 //     blk.3.base.block = model       blk.3.modulators.weight (V, d), blk.3.scale (d)
 //     blk.5.block = stem_hybrid      a table beside the model's own up projection:
 //     blk.5.weights = model          blk.5.stem_embed.weight (V, f)
+//     blk.7.ngrams.block = engram_addresses   blk.7.ngrams.weight (rows, width): the block's per_layer_input
 //
 // `block = model` inserts the model's block with its options and tensors; `weights = model` its tensors alone, and
 // `weights = gate_proj down_proj` those of these names. Source: ours; docs/models.md#side-files.
@@ -65,9 +68,10 @@ public:
             std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
                 file_, own.keep);
         for (const weights::entry& e : file_->tensors().entries())
-            if (e.name.starts_with(prefix)) made.tensors.add(e.name.substr(prefix.size()), e.tensor);
+            if (e.name.starts_with(prefix) && !e.name.starts_with(prefix + "ngrams."))
+                made.tensors.add(e.name.substr(prefix.size()), e.tensor);
         for (const auto& [key, value] : file_->metadata()) {
-            if (!key.starts_with(prefix)) continue;
+            if (!key.starts_with(prefix) || key.starts_with(prefix + "ngrams.")) continue;
             const std::string inside = key.substr(prefix.size());
             if (is_called(inside, "block") && value == "model") {
                 put_block(own, inside.substr(0, inside.size() - 5), made);
@@ -79,6 +83,25 @@ public:
             }
         }
         return made;
+    }
+
+    // The rows by the last ids that are the per_layer_input of a layer's block, where it has some.
+    // Errors: those of read_ngram_layer(); errc::missing_tensor where it has no table.
+    [[nodiscard]] result<std::optional<ngram_layer>> ngrams(std::size_t layer) const {
+        const std::string prefix = prefix_of(layer) + "ngrams.";
+        described_layer given;
+        given.keep = file_;
+        for (const weights::entry& e : file_->tensors().entries())
+            if (e.name.starts_with(prefix)) given.tensors.add(e.name.substr(prefix.size()), e.tensor);
+        for (const auto& [key, value] : file_->metadata())
+            if (key.starts_with(prefix)) given.options.emplace(key.substr(prefix.size()), value);
+        if (given.options.empty() && given.tensors.entries().empty()) return std::optional<ngram_layer>();
+        auto made = read_ngram_layer(given);
+        if (made && made->table.data == nullptr)
+            return failure(errc::missing_tensor, label(), prefix,
+                           "weight is missing: the rows of all tables");
+        if (!made) return failure(made.failure().code, label(), prefix, made.failure().message());
+        return std::optional(*std::move(made));
     }
 
 private:

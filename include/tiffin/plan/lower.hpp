@@ -4,6 +4,7 @@
 #include <tiffin/grammar/node_kind.hpp>
 #include <tiffin/plan/ops_of.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <memory>
@@ -37,6 +38,12 @@ struct plan_node {
         return top_k == every_expert ? experts : top_k;
     }
 };
+
+// Whether calls of a block read the residual stream.
+constexpr bool reads_residual(const plan_node& block) noexcept {
+    return block.kind->reads_residual() || std::ranges::any_of(block.parts, reads_residual) ||
+           std::ranges::any_of(block.repeated, reads_residual);
+}
 
 // The operations of a node in the arithmetic that it was lowered for.
 template <class Numbers>

@@ -74,6 +74,8 @@ public:
 
     [[nodiscard]] std::size_t order() const noexcept { return hash_.order(); }
     [[nodiscard]] std::size_t tables() const noexcept { return hash_.tables(); }
+    // Ids are below it.
+    [[nodiscard]] std::size_t vocab() const noexcept { return hash_.vocab(); }
     [[nodiscard]] std::size_t rows(std::size_t table) const noexcept {
         return static_cast<std::size_t>(hash_.rows(table));
     }
