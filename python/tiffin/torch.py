@@ -467,7 +467,7 @@ def save_side_file(model, path):
         if block._inputs.ngrams is not None:
             options, constants = block._inputs.ngrams.described()
             told.update({f"blk.{i}.ngrams.{key}": value for key, value in options.items()})
-            tensors.update({f"blk.{i}.ngrams.{name}": torch.from_numpy(values) for name, values in constants.items()})
+            tensors.update({f"blk.{i}.ngrams.{name}": torch.tensor(values) for name, values in constants.items()})
             tensors[f"blk.{i}.ngrams.weight"] = block.ngram_embed.weight.detach().clone().contiguous()
         told[f"blk.{i}.composition"], tensors_of, shared = block.described()
         kept = {}  # what the model's file has, by the prefix of the part that it belongs to

@@ -311,7 +311,7 @@ address = tiffin.NgramAddresses.engram(multipliers=[3, 5, 7], primes=[[31, 37], 
 model = LlamaForCausalLM(config).eval()
 with torch.no_grad():
     before = model(input_ids=ids).logits
-blocks = tiffin.torch.replace(model, "engram", layers=[1], beside=True, sparse=True, ngrams=address, ngram_width=6)
+blocks = tiffin.torch.replace(model, "engram", layers=[1, 2], beside=True, sparse=True, ngrams=address, ngram_width=6)
 start = blocks[0].ngram_embed.weight.detach().clone()
 with torch.no_grad():
     near("engram: logits", model(input_ids=ids).logits, before, 1e-5)
