@@ -98,8 +98,12 @@ claim_table compare(const std::vector<trained>& all, std::vector<std::size_t> ag
         for (std::size_t s = 0; s < seeds; ++s) apart.push_back(one.runs[s]->loss - other.runs[s]->loss);
         const spread of = spread_of(apart);
         const bool is_alone = i == against[i];
+        const finished_run& first = *one.runs[0];
+        const std::string trained = first.training_flops == first.flops
+                                        ? ""
+                                        : " (trained: " + text_of(first.training_flops / 1e6, 2) + ")";
         made.rows.push_back(
-            {one.name, text_of(one.runs[0]->flops / 1e6, 2), text_of(one.runs[0]->parameters / 1e6, 2),
+            {one.name, text_of(first.flops / 1e6, 2) + trained, text_of(first.parameters / 1e6, 2),
              text_of(spread_of(one.losses())), is_alone ? "" : other.name + ": " + text_of(of.mean),
              is_alone ? "" : "+- " + text_of(half_interval(of)), is_alone ? "" : text_of(least_seen(of))});
         claim_table::curve curve{one.name, {}};

@@ -97,7 +97,8 @@ void lab::train(finished_run& made, const fs::path& folder) {
                                          value + ", not " + asked_for.at(key) + "; name another --out");
         run->load(made.checkpoint);
     }
-    made.flops = run->model().flops();
+    made.flops = run->model().flops(true);
+    made.training_flops = run->model().flops();
     made.parameters = static_cast<double>(run->model().numbers().count());
     made.curve = curve_in(log);
     std::erase_if(made.curve, [&](const auto& point) {

@@ -23,7 +23,8 @@ struct finished_run {
     run_options options;
     std::filesystem::path checkpoint;
     double loss = 0;                               // held out, nats per token, at the end
-    double flops = 0;                              // forward, per token
+    double flops = 0;                              // forward, per token, as it runs: tables folded
+    double training_flops = 0;                     // the same as it is trained
     double parameters = 0;                         // numbers that learn
     std::vector<std::pair<double, double>> curve;  // tokens, held-out loss
 };

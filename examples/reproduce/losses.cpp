@@ -21,7 +21,7 @@ claim_table modulators_at_equal_flops(lab& in) {
     // MeKi's products beside the FFN are not nothing at this width: a wider SwiGLU has the same FLOPs.
     const auto& b = in.base();
     const ffn_sizes sizes = b.sizes(in.text().tokenizer.size()).ffn;
-    const double more = ffn_kind_of("meki").flops(sizes) - ffn_kind_of("swiglu").flops(sizes);
+    const double more = ffn_kind_of("meki").folded_flops(sizes) - ffn_kind_of("swiglu").flops(sizes);
     const auto wider = b.d_ff + static_cast<std::size_t>(more / (6 * static_cast<double>(b.d_model)) + 0.5);
     return compare(train_all(in, {of_kind("SwiGLU", "swiglu"),
                                   of_kind("ReToken", "retoken"),
@@ -65,13 +65,13 @@ claim_table stem_placement(lab& in) {
              of_kind("STEM, halves", "stem", "halves"), of_kind("STEM, all but 0", "stem", "all-but-0")});
     claim_table made = compare(all);
     // The paper's return on investment, as loss at the FLOPs that the cheapest had in all.
-    double least = all[0].runs[0]->flops;
-    for (const trained& one : all) least = std::fmin(least, one.runs[0]->flops);
+    double least = all[0].runs[0]->training_flops;
+    for (const trained& one : all) least = std::fmin(least, one.runs[0]->training_flops);
     made.columns.push_back("loss at the FLOPs of the cheapest");
     for (std::size_t v = 0; v < all.size(); ++v) {
         std::vector<double> at;
         for (const finished_run* run : all[v].runs) {
-            const double tokens = run->curve.back().first * least / run->flops;
+            const double tokens = run->curve.back().first * least / run->training_flops;
             double loss = run->loss;
             for (std::size_t p = 1; p < run->curve.size(); ++p) {
                 const auto& [x0, y0] = run->curve[p - 1];

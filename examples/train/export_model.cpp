@@ -53,9 +53,9 @@ void export_model(const language_model& model, const std::filesystem::path& fold
         add_layer(model, i, name, whole);
         if (name == "none") continue;
         const ffn_kind& kind = ffn_kind_of(name);
-        if (!kind.options) continue;
         safetensors_writer layer;
-        for (const auto& [key, value] : kind.options(sizes.ffn)) layer.set(key, value);
+        if (kind.delay(sizes.ffn) != 0) continue;  // a layer file has no other layers
+        for (const auto& [key, value] : kind.file_options(sizes.ffn)) layer.set(key, value);
         for (const auto& [tensor, t] : kind.tensors(sizes.ffn)) {
             const bool embedding = kind.reads_embedding && tensor.ends_with("word_embed.weight");
             layer.add(tensor, *all.find(embedding ? "embedding.weight"

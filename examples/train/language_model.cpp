@@ -12,10 +12,10 @@ namespace {
 using tiffin::simd;
 using tiffin::training_options;
 
-std::size_t longest_delay(const model_sizes& sizes) {
+std::size_t layers_carried(const model_sizes& sizes) {
     std::size_t delay = 0;
     for (const std::string& name : sizes.kinds)
-        if (name != "none") delay = std::max(delay, ffn_kind_of(name).delay);
+        if (name != "none") delay = std::max(delay, ffn_kind_of(name).delay(sizes.ffn));
     return delay;
 }
 
@@ -40,8 +40,8 @@ language_model::language_model(const model_sizes& sizes, std::size_t rows,
       learns_below_(learns_embedding_),
       router_(router),
       attention_(sizes.attention, sizes.context, sizes.rope_base),
-      carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
-      d_carried_(longest_delay(sizes), rows, sizes.ffn.d_model),
+      carried_(layers_carried(sizes), rows, sizes.ffn.d_model),
+      d_carried_(layers_carried(sizes), rows, sizes.ffn.d_model),
       losses_(rows) {
     const attention_sizes& a = sizes_.attention;
     if (a.kv_heads == 0 || a.heads % a.kv_heads != 0 || a.head % 2 != 0 || a.head == 0)
@@ -124,7 +124,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     made.logits = rows_of(made.ffn->experts());
     made.d_logits = made.logits;
     tiffin::router_loss_weights losses = router_;
-    (block.has_mort_balance ? losses.switch_balance : losses.mort_balance) = 0;
+    (block.routes_by_sigmoids(sizes_.ffn) ? losses.switch_balance : losses.mort_balance) = 0;
     made.router_loss.emplace(losses);
 }
 
@@ -209,14 +209,16 @@ void language_model::add_to(tiffin::adamw<simd<>>& optimizer) {
         .or_throw();
 }
 
-double language_model::flops() const {
+double language_model::flops(bool folded) const {
     const auto d = static_cast<double>(sizes_.ffn.d_model);
     const attention_sizes& a = sizes_.attention;
     double flops = 2 * d * static_cast<double>(sizes_.ffn.vocabulary);
     for (const std::string& kind : sizes_.kinds) {
         flops += 2 * d * static_cast<double>(a.qkv() + a.queries());
         flops += 2 * static_cast<double>(a.queries() * sizes_.context);  // two products over half the context
-        if (kind != "none") flops += ffn_kind_of(kind).flops(sizes_.ffn);
+        if (kind == "none") continue;
+        const ffn_kind& ffn = ffn_kind_of(kind);
+        flops += folded ? ffn.folded_flops(sizes_.ffn) : ffn.flops(sizes_.ffn);
     }
     return flops;
 }

@@ -64,8 +64,9 @@ public:
     [[nodiscard]] parameters& numbers() { return numbers_; }
     [[nodiscard]] const parameters& numbers() const { return numbers_; }
     [[nodiscard]] const model_sizes& sizes() const { return sizes_; }
-    // FLOPs of the matrix products of a token, forward; attention over half the context.
-    [[nodiscard]] double flops() const;
+    // FLOPs of the matrix products of a token, forward, as trained or as it runs with its tables folded; attention over
+    // half the context.
+    [[nodiscard]] double flops(bool folded = false) const;
 
     // What the last forward left of layer i: the residual stream before it, the input of its FFN, the routes of its
     // router, `choices` per token (none: empty).

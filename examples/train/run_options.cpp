@@ -43,6 +43,8 @@ model_sizes run_options::sizes(std::size_t tokens) const {
     made.attention = {heads, kv_heads, d_model / heads};
     made.context = context;
     for (const bool here : places(where, layers)) made.kinds.push_back(here ? ffn : elsewhere);
+    for (const std::string& kind : made.kinds)
+        if (kind != "none") static_cast<void>(ffn_kind_of(kind));
     return made;
 }
 

@@ -38,7 +38,7 @@ struct arguments {
     fs::path out;
     bool resume = false;
     std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
-    std::size_t save_every = 200, judge_every = 100, held_out_tokens = 65536;
+    std::size_t save_every = 200, judge_every = 100, held_out_tokens = 65536, stop = 0;
     double held_out = 0.05;
     run_options run;
     std::set<std::string> said;  // those of `run` that the command line names
@@ -193,7 +193,8 @@ void train(const arguments& given) {
     const auto save = [&] {
         if (!args.out.empty()) run.save(checkpoint, hash);
     };
-    while (run.steps_done() < args.run.steps && asked_to_stop == 0) {
+    const std::size_t stop = args.stop == 0 ? args.run.steps : std::min(args.stop, args.run.steps);
+    while (run.steps_done() < stop && asked_to_stop == 0) {
         const step_losses losses = run.step(batches);
         const std::uint64_t done = run.steps_done();
         recent += losses.prediction;
@@ -201,7 +202,7 @@ void train(const arguments& given) {
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         const double speed = static_cast<double>((done - first) * run.tokens_per_step()) / seconds;
-        const bool last = done == args.run.steps, judged = last || done % args.judge_every == 0;
+        const bool last = done == stop, judged = last || done % args.judge_every == 0;
         const double held_out = judged ? run.judge(text.held_out, args.held_out_tokens) : 0;
         if (!std::isfinite(held_out))
             throw std::runtime_error("the held-out loss is not finite behind step " + std::to_string(done) +
@@ -212,8 +213,7 @@ void train(const arguments& given) {
             line, sizeof line, "step %llu of %zu, loss %.3f, %.0f tokens/s, %s left",
             static_cast<unsigned long long>(done), args.run.steps, recent / static_cast<double>(counted),
             speed,
-            time_of(seconds / static_cast<double>(done - first) * static_cast<double>(args.run.steps - done))
-                .c_str());
+            time_of(seconds / static_cast<double>(done - first) * static_cast<double>(stop - done)).c_str());
         bar.show(static_cast<double>(done) / static_cast<double>(args.run.steps), line);
         if (log.is_open()) {
             log << done << ',' << done * run.tokens_per_step() << ',' << losses.prediction << ','
@@ -275,7 +275,8 @@ int main(int argc, char** argv) {
         {"kv-heads", "heads of keys and values, which those share"},
         {"context", "tokens per sequence"},
         {"vocabulary", "token ids, learnt from the text by byte-pair encoding"},
-        {"ffn", "block of the layers that --where names: " + kinds + "none"},
+        {"ffn", "block of the layers that --where names: " + kinds +
+                    "none, or a composition as text (docs/layers.md)"},
         {"where", "all, all-but-0, thirds, halves, or numbers: 1,3"},
         {"elsewhere", "block of the other layers"},
         {"experts", "experts of a mixture, or of a pool of modulators"},
@@ -307,6 +308,10 @@ int main(int argc, char** argv) {
         ->check(in_range(thread_counts));
     app.add_option("--save-every", args.save_every, "steps between checkpoints")
         ->capture_default_str()
+        ->take_last()
+        ->check(in_range<std::size_t>(1, 1'000'000'000));
+    app.add_option("--stop", args.stop,
+                   "step behind which it stops, to go on with --resume; the learning rate is that of --steps")
         ->take_last()
         ->check(in_range<std::size_t>(1, 1'000'000'000));
     app.add_option("--judge-every", args.judge_every, "steps between looks at the held-out text")

@@ -163,9 +163,8 @@ void model_tail::write(const std::filesystem::path& path) const {
     tiffin::io::safetensors_writer file;
     for (std::size_t i = 0; i < sizes.kinds.size(); ++i) {
         const std::string there = "blk." + std::to_string(first_ + i) + ".";
-        for (const auto& [key, value] : ffn_kind_of(sizes.kinds[i]).options(sizes.ffn))
-            file.set(there + key, value == "glu" ? "model" : value);
-        if (kind_.own.empty()) file.set(there + "weights", "model");
+        file.set(there + "composition", ffn_kind_of(sizes.kinds[i]).composed(sizes.ffn).text());
+        file.set(there + std::string(kind_.own) + "weights", "model");
         const tiffin::weights block = layers_.numbers().behind(at_layer(i) + "ffn.");
         for (const auto& e : block.entries())
             if (!is_below(e.name, kind_.own)) file.add(there + e.name, e.tensor);

@@ -80,7 +80,10 @@ struct learner {
 // places, an error of 2e-7 or so each and of 1e-6 together; over 12 h that is 3e-4.
 TEST_CASE("language model: gradients are the slope of the loss, for every kind of block") {
     std::vector<std::vector<std::string>> all{{"none", "none"}};
-    for (const ffn_kind& kind : ffn_kinds()) all.emplace_back(2 + kind.delay, kind.name);
+    for (const ffn_kind& kind : ffn_kinds()) all.emplace_back(2 + kind.delay(sizes_of({}).ffn), kind.name);
+    // Texts: what has no name, a mixture under a modulator, a part that reads the residual stream.
+    all.push_back({"none", "ffn(gate(sigmoid), sum(dense, token_embedding))"});
+    all.push_back({"retoken(moe(stem, top_k=2))", "parallel(swiglu, on_residual(mlp))"});
     for (const auto& kinds : all) {
         CAPTURE(kinds[0]);
         learner one(kinds);

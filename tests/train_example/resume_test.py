@@ -107,6 +107,21 @@ class Runs(unittest.TestCase):
         self.refused(self.train("lengthened", "--resume", "--steps", "40", "--d-ff", "256", ok=False), "--d-ff 256 with --resume",
                      "began with 24")
 
+    def test_a_run_that_stops_on_purpose_keeps_its_schedule(self):
+        """--stop, with an FFN that is a text: the bytes of a run that was not stopped; and its layers are taken by others."""
+        ffn = ["--ffn", "retoken(ffn(gate(silu), sum(dense, token_embedding)))", "--where", "1"]
+        self.train("straight", "--steps", "20", *ffn)
+        done = self.train("twice", "--steps", "20", "--stop", "7", *ffn)
+        self.assertIn("stopped after step 7; go on with --resume", done.stdout)
+        self.assertFalse((self.at / "twice/model.safetensors").exists())
+        self.train("twice", "--steps", "20", "--resume", *ffn)
+        for name in ("checkpoint.safetensors", "model.safetensors", "layer.1.safetensors"):
+            self.assertEqual((self.at / "twice" / name).read_bytes(), (self.at / "straight" / name).read_bytes(), name)
+        self.assertIn(b'sum(dense, token_embedding)', (self.at / "twice/layer.1.safetensors").read_bytes())
+        self.refused(self.train("none", "--ffn", "retokens(swiglu)", ok=False), "'retokens(swiglu)' is no kind of FFN; known are mlp, swiglu",
+                     "compositions as text", "'retokens'")
+        self.refused(self.train("none", "--ffn", "parallel(swiglu, engram)", ok=False), "reads per_layer_input, which this model does not have")
+
     def test_threads_do_not_change_a_bit(self):
         self.train("one", "--ffn", "moe", "--steps", "10")
         self.train("three", "--ffn", "moe", "--steps", "10", "--threads", "3")
