@@ -30,7 +30,9 @@ const std::vector<claim>& claims() {
          distinct_ids},
         {11, "d_mem", "How does the loss fall with the width of MeKi's memory?", "MeKi", memory_width},
         {12, "equal_parameters", "Is StructMoE better than a dense block of as many parameters?", "StructMoE",
-         equal_parameters}};
+         equal_parameters},
+        {13, "scale_starts", "Where should the scale of a modulator start?", "ReToken, MoRT App. G",
+         scale_starts}};
     return all;
 }
 

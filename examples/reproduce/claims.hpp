@@ -77,3 +77,4 @@ claim_table stem_placement(lab&);
 claim_table distinct_ids(lab&);
 claim_table memory_width(lab&);
 claim_table equal_parameters(lab&);
+claim_table scale_starts(lab&);

@@ -123,3 +123,34 @@ claim_table equal_parameters(lab& in) {
     made.remarks.push_back(std::to_string(b.bank) + " experts per bank.");
     return made;
 }
+
+// The papers do not say where s starts; their heat maps of trained ones stay well below 1.
+claim_table scale_starts(lab& in) {
+    std::vector<variant> all;
+    for (const auto& [name, kind] : {std::pair{"ReToken", "retoken"}, std::pair{"MoRT", "mort"}})
+        for (const double start : {1.0, 0.1, 0.0})
+            all.push_back({std::string(name) + ", s from " + text_of(start, 1), [=](run_options& o) {
+                               o.ffn = kind;
+                               o.scale = start;
+                           }});
+    const auto trained_all = train_all(in, all);
+    claim_table made = compare(trained_all, {0, 0, 0, 3, 3, 3});
+    made.columns.push_back("mean size of s at the end");
+    for (std::size_t v = 0; v < all.size(); ++v) {
+        std::vector<double> means;
+        for (const finished_run* run : trained_all[v].runs) {
+            double sum = 0, count = 0;
+            const auto model = in.open(*run);
+            for (const parameters::tensor& t : model->model().numbers().all()) {
+                if (!t.name.ends_with(".ffn.scale")) continue;
+                const auto* const s =
+                    static_cast<const float*>(model->model().numbers().behind("").find(t.name)->data);
+                for (std::size_t i = 0; i < t.shape.elements(); ++i) sum += std::fabs(s[i]);
+                count += static_cast<double>(t.shape.elements());
+            }
+            means.push_back(sum / count);
+        }
+        made.rows[v].push_back(text_of(spread_of(means)));
+    }
+    return made;
+}

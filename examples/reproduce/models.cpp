@@ -92,9 +92,13 @@ claim_table residual_variance(lab& in) {
     const double whole = std::sqrt(2 * static_cast<double>(in.base().layers));
     const auto all = train_all(in, {{"SwiGLU", [](run_options& o) { with_kind(o, "swiglu"); }},
                                     {"s from 1", [](run_options& o) { with_kind(o, "mort"); }},
-                                    {"s from sqrt(2 N_l)", [=](run_options& o) {
+                                    {"s from sqrt(2 N_l)",
+                                     [=](run_options& o) {
                                          with_kind(o, "mort");
                                          o.scale = whole;  // at step 0 the same as leaving the divisor out
+                                     }},
+                                    {"without the divisor", [](run_options& o) {
+                                         with_kind(o, "modulated(swiglu, undivided_modulator, add)");
                                      }}});
     claim_table made;
     const std::size_t layers = in.base().layers;
@@ -127,11 +131,10 @@ claim_table residual_variance(lab& in) {
     made.x_axis = "layers behind it";
     made.y_axis = "mean square of the residual stream";
     made.remarks.emplace_back("Mean squares over a batch of held-out text.");
-    made.remarks.push_back(
-        "Both divide by sqrt(2 N_l). A scale s of the pool that starts at sqrt(2 N_l) in place of 1 makes "
-        "that "
-        "the formula without the divisor at step 0, and at no later one: s learns, and AdamW's steps are as "
-        "large as in the other run while s is larger. No run leaves the divisor out.");
+    made.remarks.emplace_back(
+        "The first two divide by sqrt(2 N_l). A scale s of the pool that starts at sqrt(2 N_l) in place of 1 "
+        "is the formula without the divisor at step 0, and at no later one: s learns, and AdamW's steps are "
+        "as large in both, so that what is added moves sqrt(2 N_l) times as fast without the divisor.");
     return made;
 }
 

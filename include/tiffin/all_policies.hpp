@@ -63,6 +63,10 @@ inline constexpr policies sources{
            mixed_modulator<norm_argument<0, false>, argument<1>>>(
         "mixed_modulator", {},
         {"rms(eps=1e-6)", "unweighted(rms(eps=1e-6))", "routed_embedding(sigmoid_topk_renorm(top_k=2))"}),
+    policy<undivided_modulator<norm_argument<0, true>, argument<1>>,
+           undivided_modulator<norm_argument<0, false>, argument<1>>>(
+        "undivided_modulator", {"l2", "routed_embedding(sigmoid_topk_renorm(top_k=2))"},
+        {"rms(eps=1e-6)", "unweighted(rms(eps=1e-6))", "routed_embedding(sigmoid_topk_renorm(top_k=2))"}),
     policy_alias("routes_of", "routed_embedding(_0, input_row)"),
     policy_alias("modulator_pool", "mixed_modulator(_0, routed_embedding(_1), num_layers=_num_layers)",
                  {"l2", "sigmoid_topk_renorm"}),

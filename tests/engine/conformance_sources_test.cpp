@@ -68,6 +68,11 @@ struct pool_modulator_case {
     static constexpr std::string_view text = "modulator_pool(num_layers=3)";
 };
 
+struct undivided_case {
+    using source = undivided_modulator<l2, routed_embedding<sigmoid_topk_renorm>>;
+    static constexpr std::string_view text = "undivided_modulator";
+};
+
 template <class Case, class... Others>
 inline constexpr bool one_of = (std::is_same_v<Case, Others> || ...);
 
@@ -102,7 +107,8 @@ void check_as_modulator() {
 }  // namespace
 
 TEST_CASE_TEMPLATE("sources are interchangeable", Case, dense_case, table_case, sum_case, bank_case,
-                   pool_case, normed_case, through_case, given_case, modulator_case, pool_modulator_case) {
+                   pool_case, normed_case, through_case, given_case, modulator_case, pool_modulator_case,
+                   undivided_case) {
 #if defined(TIFFIN_TEST_SMALL)
     // Each place has two sources and each source one place, but for two.
     if constexpr (one_of<Case, dense_case, bank_case, given_case>) check_as_gate<Case>();

@@ -79,6 +79,25 @@ struct mixed_modulator {
     }
 };
 
+// The same without the divisor: r = s * norm(m), for MoRT's ablation (App. I). Shapes, numerics, cost: as above, a FLOP
+// less per feature.
+template <norm_policy Norm, source_policy Mixed>
+struct undivided_modulator {
+    using scale = vector<"scale">;
+    using tensors = tensor_list<scale>;
+    static constexpr std::string_view name = "";
+
+    normed<Norm, Mixed> mixed{detail::modulator_norm<Norm>(), detail::pool_source<Mixed>()};
+
+    TIFFIN_HD constexpr std::tuple<const decltype(mixed)&> parts() const noexcept { return {mixed}; }
+    static constexpr double flops() noexcept { return 1; }
+
+    template <class Place, class Value>
+    TIFFIN_HD auto operator()(const Place& at, const Value& v) const {
+        return at[scale{}] * v;
+    }
+};
+
 // The modulator whose rows a router chooses and mixes: m = sum_i w_i E_i[t], i over its choices.
 // Shapes: `modulators.weight` (n_e, vocab, d_model), `router.weight` (n_e, d_model).
 // Cost: in addition top_k rows, 2 top_k d_model FLOPs per token, and the router's.
