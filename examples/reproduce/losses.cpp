@@ -128,11 +128,13 @@ claim_table equal_parameters(lab& in) {
 claim_table scale_starts(lab& in) {
     std::vector<variant> all;
     for (const auto& [name, kind] : {std::pair{"ReToken", "retoken"}, std::pair{"MoRT", "mort"}})
-        for (const double start : {1.0, 0.1, 0.0})
+        for (const double start : {1.0, 0.1, 0.0}) {
+            const std::string which = kind;
             all.push_back({std::string(name) + ", s from " + text_of(start, 1), [=](run_options& o) {
-                               o.ffn = kind;
+                               o.ffn = which;
                                o.scale = start;
                            }});
+        }
     const auto trained_all = train_all(in, all);
     claim_table made = compare(trained_all, {0, 0, 0, 3, 3, 3});
     made.columns.push_back("mean size of s at the end");

@@ -45,8 +45,8 @@ rule small_init_of(std::size_t inputs) {
 rule xavier(std::size_t rows, std::size_t columns) {
     return {.sigma = std::sqrt(2.0 / static_cast<double>(rows + columns))};
 }
-rule deep_norm() {
-    return {.sigma = 2.0 / (static_cast<double>(layers) * std::sqrt(static_cast<double>(d)))};
+rule deep_norm(std::size_t n = d) {
+    return {.sigma = 2.0 / (static_cast<double>(layers) * std::sqrt(static_cast<double>(n)))};
 }
 rule all_of(double constant) {
     return {.constant = constant};
@@ -158,6 +158,10 @@ TEST_CASE("initialise block: banks and routers") {
     // The other reading: n is the width of the model for B too.
     of_bank["lore_b.weight"] = small_init_of(d);
     check_block<structmoe>(of_bank, {}, {.layers = layers, .banks_by_rank = false});
+    // And n is what W2 reads.
+    of_bank["lore_b.weight"] = small_init_of(rank);
+    of_bank["down_proj.weight"] = deep_norm(f);
+    check_block<structmoe>(of_bank, {}, {.layers = layers, .down_by_model = false});
     // Beside the down-projection a bank and its router read the hidden values.
     rules beside_down = joined(of_mlp, {{"router.weight", small_init_of(f)},
                                         {"router.selection_bias", all_of(0)},

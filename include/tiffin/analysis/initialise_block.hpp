@@ -21,6 +21,8 @@ struct initial_values {
     std::uint64_t seed = 0;
     float scale = 1;            // of a modulator: 1 from scratch, 0 where it is added to a trained model
     bool banks_by_rank = true;  // SmallInit of a bank's B: n is the rank; else d_model, the other reading
+    bool down_by_model =
+        true;  // DeepNorm of W2: n is d_model; else the features that it reads, the other reading
 };
 
 namespace detail {
@@ -37,7 +39,8 @@ inline double initial_sigma(std::string_view owner, const sized_tensor& t, std::
         case tensor_kind::low_rank_out: return small_init(how.banks_by_rank ? columns : d_model);
         case tensor_kind::projection:
             if ((owner == "down_proj" || owner == "out_proj") && t.width == d_model)
-                return 2 / (static_cast<double>(how.layers) * std::sqrt(static_cast<double>(d_model)));
+                return 2 / (static_cast<double>(how.layers) *
+                            std::sqrt(static_cast<double>(how.down_by_model ? d_model : columns)));
             return small_init(columns);
         default: return small_init(columns);
     }
@@ -58,7 +61,7 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 // |---|---|---|
 // | projections, a bank's A, routers | SmallInit, N(0, 2 / (5 n)), n the features read | StructMoE; of mixtures and MoRT ours |
 // | a bank's B | the same, n the rank (banks_by_rank) | StructMoE, its reading is ours |
-// | down_proj, out_proj as wide as the model | DeepNorm, sigma = 2 / (layers sqrt(d_model)) | StructMoE; out_proj ours |
+// | down_proj, out_proj as wide as the model | DeepNorm, sigma = 2 / (layers sqrt(d_model)) (down_by_model) | StructMoE; out_proj ours |
 // | tables | xavier normal, N(0, 2 / (V + width)) | STEM's code |
 // | memories, word embeddings, modulators | the same | ours: norms make most of them scale-invariant |
 // | a modulator's scale | initial_values::scale | ours: not given in the papers |
