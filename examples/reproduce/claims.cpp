@@ -32,7 +32,9 @@ const std::vector<claim>& claims() {
         {12, "equal_parameters", "Is StructMoE better than a dense block of as many parameters?", "StructMoE",
          equal_parameters},
         {13, "scale_starts", "Where should the scale of a modulator start?", "ReToken, MoRT App. G",
-         scale_starts}};
+         scale_starts},
+        {14, "resting_rows", "Does it matter whether rows that no token reads decay?",
+         "dense AdamW, as the papers have it", resting_rows}};
     return all;
 }
 

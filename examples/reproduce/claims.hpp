@@ -78,3 +78,4 @@ claim_table distinct_ids(lab&);
 claim_table memory_width(lab&);
 claim_table equal_parameters(lab&);
 claim_table scale_starts(lab&);
+claim_table resting_rows(lab&);

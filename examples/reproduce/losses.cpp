@@ -156,3 +156,18 @@ claim_table scale_starts(lab& in) {
     }
     return made;
 }
+
+claim_table resting_rows(lab& in) {
+    std::vector<variant> all;
+    for (const auto& [name, kind] :
+         {std::pair{"STEM", "stem"}, std::pair{"ReToken", "retoken"}, std::pair{"MoRT", "mort"}})
+        for (const std::size_t decays : {0u, 1u}) {
+            const std::string which = kind;
+            all.push_back(
+                {std::string(name) + (decays != 0 ? ", all rows decay" : ", rows rest"), [=](run_options& o) {
+                     o.ffn = which;
+                     o.resting_rows_decay = decays;
+                 }});
+        }
+    return compare(train_all(in, all), {0, 0, 2, 2, 4, 4});
+}

@@ -105,16 +105,14 @@ std::map<std::string, std::string> ffn_kind::file_options(const ffn_sizes& s) co
     return {{"composition", composed(s).text()}};
 }
 std::vector<tiffin::named_tensor> ffn_kind::tensors(const ffn_sizes& s) const {
-    block_sizes of = sizes(s);
-    if (!of.parts.empty()) of.whole.parts = of.parts.data();
-    auto all = tiffin::tensors_needed(composed(s).plan(), of.whole);
+    const block_sizes of = sizes(s);
+    auto all = tiffin::tensors_needed(composed(s).plan(), of.shape());
     std::erase_if(all, [](const auto& t) { return t.tensor.needed != tiffin::presence::required; });
     return all;
 }
 double ffn_kind::flops(const ffn_sizes& s) const {
-    block_sizes of = sizes(s);
-    if (!of.parts.empty()) of.whole.parts = of.parts.data();
-    return tiffin::cost(of.whole, composed(s).plan()).matrix_flops_per_token;
+    const block_sizes of = sizes(s);
+    return tiffin::cost(of.shape(), composed(s).plan()).matrix_flops_per_token;
 }
 double ffn_kind::folded_flops(const ffn_sizes& s) const {
     return runs_as.empty() ? flops(s) : ffn_kind_of(runs_as).flops(s);
@@ -127,9 +125,8 @@ bool ffn_kind::routes_by_sigmoids(const ffn_sizes& s) const {
 }
 tiffin::status ffn_kind::initialise(const ffn_sizes& s, const tiffin::named_memory<float>& to,
                                     const tiffin::initial_values& how, const std::string& prefix) const {
-    block_sizes of = sizes(s);
-    if (!of.parts.empty()) of.whole.parts = of.parts.data();
-    return tiffin::initialise(composed(s).plan(), of.whole, to, how, prefix);
+    const block_sizes of = sizes(s);
+    return tiffin::initialise(composed(s).plan(), of.shape(), to, how, prefix);
 }
 tiffin::trainable_layer<float> ffn_kind::prepare(const ffn_sizes& s, const tiffin::weights& weights,
                                                  const tiffin::training_options<float>& how) const {

@@ -27,6 +27,13 @@ struct ffn_sizes {
 struct block_sizes {
     tiffin::block_shape whole{};
     std::vector<tiffin::block_shape> parts{};
+
+    // Valid as long as this.
+    [[nodiscard]] tiffin::block_shape shape() const {
+        tiffin::block_shape made = whole;
+        if (!parts.empty()) made.parts = parts.data();
+        return made;
+    }
 };
 
 class ffn_kind {

@@ -25,6 +25,7 @@ struct run_options {
     std::size_t steps = 1000;
     double rate = 3e-3, last = 0.1, warm_up = 0.05, decay = 0.1, clip = 1;
     std::string schedule = "cosine";
+    std::size_t resting_rows_decay = 0;
     double balance = 0.01, mort_balance = 1e-4, z_loss = 0;
     std::uint64_t seed = 1;
 
@@ -55,6 +56,7 @@ struct run_options {
         visit("last", last, share);
         visit("warm-up", warm_up, share);
         visit("decay", decay, positive);
+        visit("resting-rows-decay", resting_rows_decay, number_range<std::size_t>{0, 1});
         visit("clip", clip, positive);
         visit("schedule", schedule);
         visit("balance", balance, positive);

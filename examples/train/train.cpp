@@ -290,6 +290,8 @@ int main(int argc, char** argv) {
         {"last", "its share at the end"},
         {"warm-up", "share of the steps in which it rises"},
         {"decay", "weight decay"},
+        {"resting-rows-decay",
+         "1: rows of tables decay in every step, and not in those alone that read them"},
         {"clip", "the most that the norm of the gradient may be"},
         {"schedule", "cosine, linear, constant"},
         {"balance", "weight of the balance loss of routers"},

@@ -375,6 +375,41 @@ TEST_CASE_TEMPLATE("adamw: what decays", Backend, reference<>, simd<>) {
     CHECK(i == 5);
 }
 
+// Steps of 1/2 at a decay of 1/4: whether a row rests or is read, 7/8 of it stays, beside what its gradient adds.
+TEST_CASE_TEMPLATE("adamw: rows that rest decay where that is asked for", Backend, reference<>, simd<>) {
+    using number = training_number<Backend>;
+    const std::vector<std::int32_t> read{2, 7, 2};
+    for (const bool all : {false, true}) {
+        CAPTURE(all);
+        learner<stem, Backend> usual(""), one("");
+        adamw<Backend> of_usual({.decay = 0, .clip = 0}),
+            optimizer({.decay = 0.25, .clip = 0, .resting_rows_decay = all});
+        REQUIRE(of_usual.add("", usual.layer, usual.values.memory()).ok());
+        REQUIRE(optimizer.add("", one.layer, one.values.memory()).ok());
+        const auto* const table = one.values.memory().find("stem_embed.weight");
+        const auto* const moved = usual.values.memory().find("stem_embed.weight");
+        REQUIRE(table != nullptr);
+        const std::vector<number> before(table->data, table->data + table->shape.elements());
+        usual.learn(read, 1);
+        one.learn(read, 1);
+        tiffin::thread_team team(3);
+        REQUIRE(of_usual.step(0.5).ok());
+        REQUIRE(optimizer.step(0.5, team).ok());
+        const std::size_t width = table->shape[1];
+        for (std::size_t i = 0; i < before.size(); ++i) {
+            const bool rests = i / width != 2 && i / width != 7;
+            const number step = moved->data[i] - before[i], kept = number(0.875) * before[i];
+            if (rests)
+                REQUIRE(table->data[i] == (all ? kept : before[i]));
+            else  // a rounding of each of the two sums, and of their difference
+                REQUIRE(
+                    std::fabs(static_cast<double>(table->data[i] - (kept + step))) <=
+                    4 * std::numeric_limits<number>::epsilon() *
+                        (std::fabs(static_cast<double>(before[i])) + std::fabs(static_cast<double>(step))));
+        }
+    }
+}
+
 TEST_CASE_TEMPLATE("adamw: rows take part in the steps in which a token has read them", Backend, reference<>,
                    simd<>) {
     using number = training_number<Backend>;

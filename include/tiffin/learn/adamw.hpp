@@ -23,7 +23,8 @@ TIFFIN_BEGIN
 //   g <- g min(1, clip / |all gradients|),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
 //   w <- w - rate (decay w + m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps))
 // t counts the steps. A row of a table or a pool is updated in a step only if a token has read it: t is then the row's
-// own count, and its moments and its decay pause in other steps. (Dense AdamW would decay rows that no token used.)
+// own count, and its moments and its decay pause in other steps. (Dense AdamW decays rows that no token used; so does
+// adamw_options::resting_rows_decay, at the cost of a pass over the tables per step.)
 // Tensors of one axis (norms, biases, scales) are not decayed, as is usual, unless add() is called with `decays`.
 // Numerics: weights, gradients, moments in the backend's number; the norm in double. Bit-identical for any threads.
 // Lifetime: values, gradients and layers must outlive it; a layer must not be moved.

@@ -3,6 +3,7 @@
 
 #include <tiffin/learn/adamw.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -46,14 +47,24 @@ status adamw<Backend>::step(double rate, executor_ref execute,
     norm_ = std::sqrt(sum);
     ++steps_;
     const double clipped = options_.clip > 0 && norm_ > options_.clip ? options_.clip / norm_ : 1;
+    if (options_.resting_rows_decay) {
+        const auto keep = static_cast<number>(1 - rate * options_.decay);
+        const std::size_t workers = std::max<std::size_t>(execute.concurrency(), 1);
+        const auto work = [&](std::size_t worker) {
+            for (tensor& t : tensors_)
+                if (t.own_rows && t.decays) t.own_rows->scale(keep, worker, workers);
+        };
+        if (status s = detail::run_each_once(execute, workers, task_ref(work)); !s) return s;
+    }
     return each_piece(execute, [&](tensor& t, std::size_t i, std::size_t) {
+        const bool decays = t.decays && !(options_.resting_rows_decay && t.own_rows);
         in_piece(t, i, [&](const number* g, std::size_t count, const auto& numbers) {
             const learning_row<number> row = numbers();
             const std::uint64_t counted =
                 row.steps == nullptr ? steps_ : static_cast<std::uint64_t>(++*row.steps);
             learn_detail::adamw_update<machine>(
                 row.values, row.first_moment, row.second_moment, g, count,
-                {options_, rate, clipped, t.decays ? options_.decay : 0, counted});
+                {options_, rate, clipped, decays ? options_.decay : 0, counted});
         });
     });
 }

@@ -17,6 +17,8 @@ struct adamw_options {
     double eps = 1e-8;
     double decay = 0.1;
     double clip = 1;  // the largest norm of all gradients; 0: not clipped
+    // Rows of tables in memory decay in every step, as in dense AdamW; else in those in which a token has read them.
+    bool resting_rows_decay = false;
 };
 
 namespace learn_detail {

@@ -99,6 +99,11 @@ public:
         const std::size_t row = expert * vocab_ + static_cast<std::size_t>(id), begin = row * width_;
         return {values_ + begin, first.data() + begin, second.data() + begin, steps.data() + row};
     }
+    // Multiplies part `part` of `parts` of all values.
+    void scale(Number factor, std::size_t part, std::size_t parts) noexcept {
+        const std::size_t n = first.size();
+        for (std::size_t i = n * part / parts; i < n * (part + 1) / parts; ++i) values_[i] *= factor;
+    }
 
 private:
     Number* values_;
