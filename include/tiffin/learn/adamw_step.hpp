@@ -17,8 +17,12 @@ status adamw<Backend>::step(double rate, executor_ref execute,
                             const std::function<double(double)>& over_ranks) {
     // An error on this rank is passed to the other ranks, which wait in over_ranks(), as NaN.
     status wrong_here;
-    for (const tensor& t : tensors_)
+    for (const tensor& t : tensors_) {
         if (t.rows != nullptr && wrong_here.ok()) wrong_here = check_rows(t);
+        if (options_.resting_rows_decay && t.rows != nullptr && !t.own_rows && wrong_here.ok())
+            wrong_here = failure(errc::option, t.name,
+                                 "has rows that are not all in memory: those that rest cannot decay");
+    }
     if (wrong_here.ok())
         wrong_here = each_piece(execute, [&](tensor& t, std::size_t i, std::size_t at) {
             double sum = 0;
