@@ -85,9 +85,9 @@ def main():
     asked = {text: text for text in given.compositions} or COMPOSITIONS
     if given.plot:
         try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            sys.exit("compare_compositions.py: --plot needs matplotlib: pip install matplotlib")
+            import matplotlib.pyplot  # noqa: F401
+        except ImportError as error:
+            sys.exit(f"compare_compositions.py: --plot needs matplotlib: pip install matplotlib ({error})")
     width = max(len(name) for name in asked)
     print(f"d_model {given.d_model}, d_ff {given.d_ff}, vocab {given.vocab}, {given.format}, {given.threads} threads")
     print(f"{'':{width}}  {'stored':>10}  {'in tables':>10}  {'read/token':>10}  {'FLOPs/token':>11}  {'ms/call':>8}")

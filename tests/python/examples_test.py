@@ -12,15 +12,16 @@ from pathlib import Path
 from checks import done, expect, tiffin
 
 examples = Path(__file__).resolve().parents[2] / "python" / "examples"
-environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(tiffin.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
+modules = [str(Path(tiffin.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
 
 
-def run(name, *arguments):
+def run(name, *arguments, path=""):
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(folder for folder in [path, *modules] if folder))
     return subprocess.run([sys.executable, examples / name, *arguments], capture_output=True, text=True, env=environment)
 
 
-def refused(name, says, *arguments):
-    ran = run(name, *arguments)
+def refused(name, says, *arguments, path=""):
+    ran = run(name, *arguments, path=path)
     expect(f"{name} {arguments}: {ran.stderr}", ran.returncode != 0 and says in ran.stderr and "Traceback" not in ran.stderr)
 
 
@@ -32,10 +33,14 @@ expect(f"its STEM: {stem}", float(stem[1]) == float(f"{2 * 48 * 64 + 100 * 64:.3
 ran = run("compare_compositions.py", *small, "--format", "bf16", "ffn(gate(gelu), dense)")
 expect("one of one's own: " + ran.stderr, ran.returncode == 0 and ran.stdout.count("\n") == 3 and "ffn(gate(gelu), dense)" in ran.stdout)
 refused("compare_compositions.py", "bagel", *small, "bagel")
+# As where matplotlib is not installed, or not for the numpy that is: a module of its name that cannot be loaded comes first.
+with tempfile.TemporaryDirectory() as folder:
+    (Path(folder) / "matplotlib.py").write_text("raise ImportError('not for this numpy')\n")
+    refused("compare_compositions.py", "matplotlib", *small, "--plot", "x.png", path=folder)
 try:
-    import matplotlib  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
 except ImportError:
-    refused("compare_compositions.py", "matplotlib", *small, "--plot", "x.png")
+    print("matplotlib is not installed, or not for this numpy: a plot is not tested")
 else:
     with tempfile.TemporaryDirectory() as folder:
         plot = Path(folder) / "layers.png"
