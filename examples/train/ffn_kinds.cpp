@@ -128,6 +128,12 @@ tiffin::status ffn_kind::initialise(const ffn_sizes& s, const tiffin::named_memo
     const block_sizes of = sizes(s);
     return tiffin::initialise(composed(s).plan(), of.shape(), to, how, prefix);
 }
+tiffin::status ffn_kind::initialise_part(const ffn_sizes& s, const std::string& tensor, std::size_t first,
+                                         std::span<float> to, const tiffin::initial_values& how,
+                                         const std::string& prefix) const {
+    const block_sizes of = sizes(s);
+    return tiffin::initialise_part(composed(s).plan(), of.shape(), tensor, first, to, how, prefix);
+}
 tiffin::trainable_layer<float> ffn_kind::prepare(const ffn_sizes& s, const tiffin::weights& weights,
                                                  const tiffin::training_options<float>& how) const {
     auto made = tiffin::prepare_training(composed(s), weights, tiffin::simd<>{}, how);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,11 @@ public:
     [[nodiscard]] tiffin::status initialise(const ffn_sizes& s, const tiffin::named_memory<float>& to,
                                             const tiffin::initial_values& how,
                                             const std::string& prefix) const;
+    // Values `first` on of the tensor `name` alone.
+    [[nodiscard]] tiffin::status initialise_part(const ffn_sizes& s, const std::string& name,
+                                                 std::size_t first, std::span<float> to,
+                                                 const tiffin::initial_values& how,
+                                                 const std::string& prefix) const;
     // Throws std::invalid_argument for a block that reads what the model does not have.
     [[nodiscard]] tiffin::trainable_layer<float> prepare(const ffn_sizes& s, const tiffin::weights& weights,
                                                          const tiffin::training_options<float>& how) const;

@@ -31,7 +31,7 @@ bool is_embedding(std::string_view name) {
 
 language_model::language_model(const model_sizes& sizes, std::size_t rows,
                                const tiffin::router_loss_weights& router, tiffin::executor_ref execute,
-                               std::function<bool(std::string_view name)> trains)
+                               std::function<bool(std::string_view name)> trains, training_ranks* ranks)
     : sizes_(sizes),
       rows_(rows),
       execute_(execute),
@@ -39,6 +39,7 @@ language_model::language_model(const model_sizes& sizes, std::size_t rows,
       learns_embedding_(learns("embedding.weight")),
       learns_below_(learns_embedding_),
       router_(router),
+      ranks_(ranks),
       attention_(sizes.attention, sizes.context, sizes.rope_base),
       carried_(layers_carried(sizes), rows, sizes.ffn.d_model),
       d_carried_(layers_carried(sizes), rows, sizes.ffn.d_model),
@@ -115,6 +116,11 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     bool routes = false;
     for (const auto& [name, t] : block.tensors(sizes_.ffn)) {
         if (block.reads_embedding && is_embedding(name)) given.add(name, embedding());
+        for (const auto& at : blocks_)
+            if (at->name == prefix + "ffn." + name) {
+                given.add_gathered(name, tiffin::dtype::f32, t.shape);
+                made.tables.emplace_back(name, at.get());
+            }
         routes = routes || t.kind == tiffin::tensor_kind::logits;
     }
     made.kind_reads_embedding = block.reads_embedding;
@@ -141,6 +147,12 @@ void language_model::add_tensors() {
         numbers_.add(at + "ffn_in.norm.weight", {d});
         for (const auto& [name, t] : kind.tensors(sizes_.ffn)) {
             if (kind.reads_embedding && is_embedding(name)) continue;
+            if (ranks_ != nullptr &&
+                (t.kind == tiffin::tensor_kind::table || t.kind == tiffin::tensor_kind::pool)) {
+                blocks_.push_back(ranks_->block(at + "ffn." + name, t.shape,
+                                                rows_ * static_cast<std::size_t>(ranks_->count())));
+                continue;
+            }
             if (t.kind != tiffin::tensor_kind::route_map) {
                 numbers_.add(at + "ffn." + name, t.shape);
                 continue;
@@ -184,7 +196,16 @@ void language_model::initialise(std::uint64_t seed, float scale) {
                 unused.resize(t.shape.elements());
                 own.add(at + "ffn." + name, unused.data(), t.shape);
             }
+        for (const auto& [name, block] : layers_[i]->tables) own.add(block->name, nullptr, block->whole);
         kind.initialise(sizes_.ffn, own, how, at + "ffn.").or_throw();
+        for (const auto& [name, block] : layers_[i]->tables) {
+            const std::size_t width = block->whole.last(), n = block->rows.count * width;
+            for (std::size_t e = 0; e < block->experts(); ++e)
+                kind.initialise_part(sizes_.ffn, block->name,
+                                     (e * block->vocab() + block->rows.first) * width,
+                                     std::span(block->values).subspan(e * n, n), how, at + "ffn.")
+                    .or_throw();
+        }
     }
 }
 
@@ -202,11 +223,23 @@ void language_model::add_to(tiffin::adamw<simd<>>& optimizer) {
         optimizer.add(prefix_of(i) + "ffn_in.", *l.norm, all).or_throw();
         optimizer
             .add(prefix_of(i) + "ffn.", *l.ffn, all,
-                 [](std::string_view name) { return !is_embedding(name); })
+                 [&](std::string_view name) {
+                     return !is_embedding(name) &&
+                            std::none_of(l.tables.begin(), l.tables.end(),
+                                         [&](const auto& t) { return t.first == name; });
+                 })
             .or_throw();
+        for (const auto& [name, block] : l.tables)
+            optimizer.add(block->name, block->gradients(), block->learning).or_throw();
     }
     optimizer.add("head.", *head_, all, [](std::string_view name) { return name == "norm.weight"; })
         .or_throw();
+}
+
+std::size_t language_model::count() const {
+    std::size_t n = numbers_.count();
+    for (const auto& block : blocks_) n += block->whole.elements();
+    return n;
 }
 
 double language_model::flops(bool folded) const {
@@ -240,6 +273,7 @@ tiffin::training_inputs<float> language_model::inputs_of(std::size_t i, std::spa
     in.token_ids = !edited_.empty() && edited_layers_[i] ? std::span<const std::int32_t>(edited_) : ids;
     if (needs.residual) in.residual = {l.middle.data(), ids.size(), sizes_.ffn.d_model};
     if (needs.delay != 0) in.carried = &carried_;
+    in.gathered = l.gathered;
     if (!l.routes.empty()) {
         in.routes = std::span(l.routes).first(ids.size() * l.ffn->choices());
         in.logits = view(l.logits, ids.size());
@@ -252,6 +286,11 @@ void language_model::forward(std::span<const std::int32_t> ids, std::size_t leng
     const auto rows = as_index(n);
     const std::size_t d = sizes_.ffn.d_model;
     const auto* const table = static_cast<const float*>(embedding().data);
+    for (auto& l : layers_) {
+        l->gathered.clear();
+        for (const auto& [name, block] : l->tables) l->gathered.push_back(block->fetch(ids));
+    }
+    if (n == 0) return;  // it has sent rows to ranks that have tokens
     if (before) h_.topRows(rows) = *before;
     for (std::size_t t = 0; t < n && !before; ++t)
         std::copy_n(table + static_cast<std::size_t>(ids[t]) * d, d, h_.row(as_index(t)).data());
@@ -291,9 +330,11 @@ double language_model::balance(std::size_t rows) {
     for (auto& l : layers_) {
         if (l->routes.empty()) continue;
         l->d_logits.topRows(as_index(rows)).setZero();
+        std::function<void(std::span<double>)> over_ranks;
+        if (ranks_ != nullptr) over_ranks = [this](std::span<double> numbers) { ranks_->add_up(numbers); };
         sum += (*l->router_loss)(tiffin::matrix_view<const float>(view(l->logits, rows)),
                                  std::span(std::as_const(l->routes)).first(rows * l->ffn->choices()),
-                                 view(l->d_logits, rows))
+                                 view(l->d_logits, rows), over_ranks)
                    .or_throw();
         ++routers;
     }
@@ -348,15 +389,36 @@ void language_model::backward(std::span<const std::int32_t> ids, std::size_t len
     }
 }
 
+void language_model::share_gradients() {
+    const auto add_up = [&](const tiffin::trainable_layer<float>& part) {
+        for (const auto& g : part.gradients())
+            if (g.data != nullptr) ranks_->add_up(std::span(g.data, g.shape.elements()));
+    };
+    for (const auto& l : layers_) {
+        add_up(l->qkv);
+        add_up(l->output);
+        if (!l->ffn) continue;
+        add_up(*l->norm);
+        add_up(*l->ffn);
+        for (const auto& [name, block] : l->tables) block->send_gradients(*l->ffn, name);
+    }
+    add_up(*head_);  // and the embedding, whose gradients are in the same memory
+}
+
 step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
                                   const stream& before) {
+    seen_ += ids.size();
     forward(ids, sizes_.context, before);
     const auto losses = std::span(losses_).first(ids.size());
-    predict(targets, losses, 1 / static_cast<float>(ids.size()));
+    double tokens = static_cast<double>(ids.size());  // of all ranks
+    if (ranks_ != nullptr) ranks_->add_up({&tokens, 1});
+    predict(targets, losses, static_cast<float>(1 / tokens));
     step_losses sums;
-    for (const double loss : losses) sums.prediction += loss / static_cast<double>(ids.size());
+    for (const double loss : losses) sums.prediction += loss / tokens;
+    if (ranks_ != nullptr) ranks_->add_up({&sums.prediction, 1});
     sums.router = balance(ids.size());
     backward(ids, sizes_.context);
+    if (ranks_ != nullptr) share_gradients();
     return sums;
 }
 

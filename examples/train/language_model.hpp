@@ -15,6 +15,7 @@
 #include "ffn_kinds.hpp"
 #include "parameters.hpp"
 #include "self_attention.hpp"
+#include "training_ranks.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -53,9 +54,11 @@ class language_model {
 public:
     // `rows`: tokens of a batch at most. `router`: of its balance losses, a layer takes the one that its kind has.
     // Weights are zero until initialise() or until they are read.
-    // `trains`: whether a tensor of numbers() learns; empty: all do. Throws what is wrong with the sizes.
+    // `trains`: whether a tensor of numbers() learns; empty: all do. `ranks`: has the rows of tables, and the rest of
+    // each batch; all calls are then collective. Throws what is wrong with the sizes.
     language_model(const model_sizes& sizes, std::size_t rows, const tiffin::router_loss_weights& router,
-                   tiffin::executor_ref execute, std::function<bool(std::string_view name)> trains = {});
+                   tiffin::executor_ref execute, std::function<bool(std::string_view name)> trains = {},
+                   training_ranks* ranks = nullptr);
 
     // `scale`: of modulators.
     void initialise(std::uint64_t seed, float scale = 1);
@@ -63,6 +66,10 @@ public:
     void add_to(tiffin::adamw<tiffin::simd<>>& optimizer);
     [[nodiscard]] parameters& numbers() { return numbers_; }
     [[nodiscard]] const parameters& numbers() const { return numbers_; }
+    // Of the tables whose rows lie at ranks; they are not among numbers().
+    [[nodiscard]] const std::vector<std::unique_ptr<table_block>>& blocks() const { return blocks_; }
+    // Numbers that learn, of all ranks.
+    [[nodiscard]] std::size_t count() const;
     [[nodiscard]] const model_sizes& sizes() const { return sizes_; }
     // FLOPs of the matrix products of a token, forward, as trained or as it runs with its tables folded; attention over
     // half the context.
@@ -85,7 +92,7 @@ public:
     // a larger model.
     using stream = std::optional<Eigen::Ref<const row_matrix>>;
     // Forward and back over whole sequences of sizes().context tokens, once between two clear_gradients().
-    // A prediction that is NaN is returned as it is.
+    // A prediction that is NaN is returned as it is. Losses are those of all ranks' tokens.
     step_losses learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
                       const stream& before = {});
     // The loss of each token, forward alone; sequences of any one length up to the context.
@@ -107,9 +114,12 @@ private:
         row_matrix h, qkv_rows, mixed, middle, normed;  // as backward reads them
         row_matrix logits, d_logits;                    // of a router
         std::vector<tiffin::choice<float>> routes;
+        std::vector<std::pair<std::string, table_block*>> tables;  // at ranks, as the FFN calls them
+        std::vector<tiffin::gathered_rows> gathered;               // their rows, for this call
     };
 
     void add_tensors();
+    void share_gradients();
     // Layers remember the ids of all calls since their gradients were cleared, those of forward alone too.
     void make_room(std::size_t tokens);
     void add_layer(const std::string& kind, const std::string& prefix);
@@ -138,13 +148,15 @@ private:
     tiffin::router_loss_weights router_;
     parameters numbers_;
     tiffin::aligned_buffer embedding_gradient_;
+    training_ranks* ranks_;
+    std::vector<std::unique_ptr<table_block>> blocks_;
     std::vector<std::unique_ptr<layer>> layers_;
     std::optional<tiffin::trainable_layer<float>> head_;
     self_attention attention_;
     tiffin::carried_rows<float> carried_, d_carried_;
     row_matrix h_, d_h_, d_rows_, d_mixed_, d_qkv_, y_, logits_;
     std::vector<double> losses_;
-    std::size_t seen_ = 0;  // tokens of forward alone since then
+    std::size_t seen_ = 0;  // tokens since then
     std::vector<std::int32_t> edited_;
     std::vector<bool> edited_layers_;
     static constexpr std::size_t head_rows = 512;  // whose logits are held at once

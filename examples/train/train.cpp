@@ -1,7 +1,8 @@
-// Trains a small language model from text: any block of the grammar as its FFN, on one machine.
+// Trains a small language model from text: any block of the grammar as its FFN, on one machine or on the ranks of mpirun.
 //
 //     train --preset smoke
 //     train --ffn stem --where thirds --text ~/notes --out run && generate run/checkpoint.safetensors "The"
+//     mpirun -n 2 train --ffn stem --embedding-parallel      tables in blocks of rows, one at each rank
 #include <tiffin/executor/thread_team.hpp>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,7 @@
 #include "../support/progress_bar.hpp"
 #include "corpus.hpp"
 #include "export_model.hpp"
+#include "mpi_ranks.hpp"
 #include "training_run.hpp"
 
 #include <algorithm>
@@ -36,7 +38,7 @@ struct arguments {
     std::string preset = "small";
     std::vector<fs::path> text;
     fs::path out;
-    bool resume = false;
+    bool resume = false, embedding_parallel = false;
     std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
     std::size_t save_every = 200, judge_every = 100, held_out_tokens = 65536, stop = 0;
     double held_out = 0.05;
@@ -124,8 +126,25 @@ void keep_log(const fs::path& path, std::uint64_t steps) {
     write_text(path, kept);
 }
 
-void train(const arguments& given) {
+// All that ranks must have in common, a line each.
+std::string common_text(const arguments& args, std::uint64_t step, std::uint64_t text_hash) {
+    std::string text;
+    for (const auto& [key, value] : args.run.as_texts()) text += "--" + key + " " + value + "\n";
+    for (const auto& [key, value] : {std::pair<const char*, std::uint64_t>{"--stop ", args.stop},
+                                     {"--save-every ", args.save_every},
+                                     {"--judge-every ", args.judge_every},
+                                     {"--held-out-tokens ", args.held_out_tokens},
+                                     {"--out (0: none) ", args.out.empty() ? 0 : 1},
+                                     {"a checkpoint of step ", step},
+                                     {"a text whose tokens hash to ", text_hash}})
+        text += key + std::to_string(value) + "\n";
+    return text;
+}
+
+// `ranks`: null on one machine. The first rank alone writes.
+void train(const arguments& given, training_ranks* ranks) {
     arguments args = given;
+    const bool writes = ranks == nullptr || ranks->rank() == 0;
     const fs::path checkpoint = args.out / "checkpoint.safetensors";
     std::optional<checkpoint_head> before;
     if (args.resume) {
@@ -154,15 +173,21 @@ void train(const arguments& given) {
                                  std::to_string(before->text_hash) + ", these to " + std::to_string(hash) +
                                  ")");
     text_batches batches(std::move(text.learnt), args.run.context, args.run.seed);
+    if (ranks != nullptr) ranks->check_same(common_text(args, before ? before->step : 0, hash));
 
     tiffin::thread_team team(args.threads);
-    training_run run(args.run, text.tokenizer, team);
+    training_run run(args.run, text.tokenizer, team, ranks);
     if (before) run.load(checkpoint);
     std::string kinds;
     for (const std::string& kind : args.run.sizes(1).kinds) kinds += (kinds.empty() ? "" : ", ") + kind;
     std::printf("model: %.2f million parameters, %.2f MFLOPs per token forward; FFNs: %s\n",
-                static_cast<double>(run.model().numbers().count()) / 1e6, run.model().flops() / 1e6,
-                kinds.c_str());
+                static_cast<double>(run.model().count()) / 1e6, run.model().flops() / 1e6, kinds.c_str());
+    if (ranks != nullptr) {
+        std::size_t own = 0;
+        for (const auto& block : run.model().blocks()) own += block->values.size();
+        std::printf("ranks: %d; of %zu tables, %.2f million parameters lie at each\n", ranks->count(),
+                    run.model().blocks().size(), static_cast<double>(own) / 1e6);
+    }
     std::printf(
         "run: %zu steps of %zu tokens, %.1f times the text; seed %llu\n\n", args.run.steps,
         run.tokens_per_step(),
@@ -177,7 +202,7 @@ void train(const arguments& given) {
             before->step > 0 ? before->options.learning_rate().at(before->step - 1) : 0.0);
 
     std::ofstream log;
-    if (!args.out.empty()) {
+    if (!args.out.empty() && writes) {
         fs::create_directories(args.out);
         keep_log(args.out / "log.csv", run.steps_done());
         log = append_to(args.out / "log.csv");
@@ -194,7 +219,12 @@ void train(const arguments& given) {
         if (!args.out.empty()) run.save(checkpoint, hash);
     };
     const std::size_t stop = args.stop == 0 ? args.run.steps : std::min(args.stop, args.run.steps);
-    while (run.steps_done() < stop && asked_to_stop == 0) {
+    const auto is_asked_to_stop = [&] {  // any rank
+        double asked = asked_to_stop;
+        if (ranks != nullptr) ranks->add_up({&asked, 1});
+        return asked != 0;
+    };
+    while (run.steps_done() < stop && !is_asked_to_stop()) {
         const step_losses losses = run.step(batches);
         const std::uint64_t done = run.steps_done();
         recent += losses.prediction;
@@ -241,8 +271,14 @@ void train(const arguments& given) {
                     args.out.empty() ? "; without --out nothing is kept" : "; go on with --resume");
         return;
     }
-    if (args.out.empty()) return;
-    export_model(run.model(), args.out);
+    if (args.out.empty() || !writes) return;
+    if (run.model().blocks().empty()) {
+        export_model(run.model(), args.out);
+    } else {  // whole tables, which no rank has had until now
+        training_run whole(args.run, text.tokenizer, team);
+        whole.load(checkpoint);
+        export_model(whole.model(), args.out);
+    }
     std::printf(
         "\nwritten to %s: checkpoint.safetensors, log.csv, model.safetensors, layer.<i>.safetensors\n",
         args.out.string().c_str());
@@ -304,10 +340,12 @@ int main(int argc, char** argv) {
     app.add_option("--out", args.out,
                    "folder for checkpoints, the log and the layers; default: none are kept");
     app.add_flag("--resume", args.resume, "go on from the checkpoint in --out");
-    app.add_option("--threads", args.threads, "threads")
-        ->capture_default_str()
-        ->take_last()
-        ->check(in_range(thread_counts));
+    app.add_flag("--embedding-parallel", args.embedding_parallel,
+                 "with mpirun: each rank has a block of the rows of every table, and a part of each batch");
+    const CLI::Option* const threads = app.add_option("--threads", args.threads, "threads, of each rank")
+                                           ->capture_default_str()
+                                           ->take_last()
+                                           ->check(in_range(thread_counts));
     app.add_option("--save-every", args.save_every, "steps between checkpoints")
         ->capture_default_str()
         ->take_last()
@@ -338,7 +376,24 @@ int main(int argc, char** argv) {
         for (const auto& [name, option] : options_of_run)
             if (option->count() > 0) args.said.insert(name);
         if (args.resume && args.out.empty()) return "--resume: name the folder with --out";
-        train(args);
+        if (!args.embedding_parallel) {
+            train(args, nullptr);
+            return {};
+        }
+        if (args.run.resting_rows_decay != 0)
+            return "--resting-rows-decay 1 with --embedding-parallel: rows at ranks are passed over where "
+                   "they rest";
+        const auto ranks = ranks_of_mpi(argc, argv);
+        if (threads->count() == 0)
+            args.threads = std::max<std::size_t>(args.threads / static_cast<std::size_t>(ranks->count()), 1);
+        // The first rank speaks for all.
+        if (ranks->rank() != 0 && std::freopen("/dev/null", "w", stdout) == nullptr) return "no /dev/null";
+        try {
+            train(args, ranks.get());
+        } catch (const std::exception& e) {
+            std::fprintf(stderr, "train: rank %d: %s\n", ranks->rank(), e.what());
+            end_all_ranks();
+        }
         return {};
     });
 }

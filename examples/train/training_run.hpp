@@ -29,10 +29,13 @@ std::uint64_t hash_of(std::span<const std::int32_t> tokens);
 
 class training_run {
 public:
-    // Begins anew. Throws what is wrong with the options.
-    training_run(const run_options& options, const byte_pairs& tokenizer, tiffin::executor_ref execute);
+    // Begins anew. `ranks`: share batches and tables; all calls are then collective. Throws what is wrong with the
+    // options.
+    training_run(const run_options& options, const byte_pairs& tokenizer, tiffin::executor_ref execute,
+                 training_ranks* ranks = nullptr);
 
-    // Everything that a later run needs to go on as if this one had not stopped; a file appears whole or not at all.
+    // Everything that a later run needs to go on as if this one had not stopped, on any number of ranks; a file appears
+    // whole or not at all. Of several ranks the first writes it.
     // Throws std::runtime_error, naming the file, where it cannot be written (a full disk); what was there stays.
     void save(const std::filesystem::path& path, std::uint64_t text_hash);
     // Takes over the weights, moments and the step of a checkpoint of the same sizes.
@@ -51,13 +54,20 @@ public:
     [[nodiscard]] double gradient_norm() const { return optimizer_.gradient_norm(); }
 
 private:
-    // visit(name, type, shape, data) for all that a checkpoint holds.
+    // visit(name, type, shape, data, block) for all that a checkpoint holds. block: the data is of this rank's rows of it;
+    // null: it is whole.
     template <class Visit>
     void visit_tensors(const Visit& visit);
+
+    // This rank's part of n sequences.
+    [[nodiscard]] tiffin::shard_range part_of(std::size_t n) const {
+        return ranks_ != nullptr ? ranks_->part_of(n) : tiffin::shard_range{0, n};
+    }
 
     run_options options_;
     std::vector<std::int32_t> merges_;
     tiffin::executor_ref execute_;
+    training_ranks* ranks_;
     language_model model_;
     tiffin::adamw<tiffin::simd<>> optimizer_;
     tiffin::learning_rate rate_;

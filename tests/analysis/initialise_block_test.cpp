@@ -284,6 +284,40 @@ TEST_CASE("initialise block: the values depend on the seed and the whole name, a
     CHECK(one.numbers == again.numbers);
 }
 
+TEST_CASE(
+    "initialise block: a part of a tensor is the same numbers, and what has none or null memory is left "
+    "alone") {
+    tensors whole(stem{}), rest(stem{});
+    REQUIRE(initialise(stem{}, sizes, whole.memory, usual).ok());
+    const std::vector<float> table = whole.of("stem_embed.weight");
+    const auto part = [&](std::string_view name, std::size_t first, std::span<float> to) {
+        return initialise_part(lower(stem{}), sizes, name, first, to, usual);
+    };
+    std::vector<float> rows(3 * f, tensors::before);
+    REQUIRE(part("stem_embed.weight", (vocab - 3) * f, rows).ok());
+    CHECK(std::equal(rows.begin(), rows.end(), table.end() - 3 * f, table.end()));
+    const std::vector<float> kept = rows;
+    const status beyond = part("stem_embed.weight", (vocab - 3) * f + 1, rows);
+    REQUIRE_FALSE(beyond.ok());
+    CHECK(beyond.failure().code == errc::size);
+    for (const char* name : {"stem_embed", "up_proj.weight"}) {
+        const status absent = part(name, 0, rows);
+        REQUIRE_FALSE(absent.ok());
+        CHECK(absent.failure().code == errc::missing_tensor);
+    }
+    CHECK(rows == kept);
+    // A table that lies elsewhere.
+    named_memory<float> elsewhere;
+    elsewhere.add("stem_embed.weight", nullptr, {vocab, f});
+    for (const char* name : {"gate_proj.weight", "down_proj.weight"}) {
+        const auto* const t = rest.memory.find(name);
+        elsewhere.add(name, t->data, t->shape);
+    }
+    REQUIRE(initialise(stem{}, sizes, elsewhere, usual).ok());
+    CHECK(rest.of("gate_proj.weight") == whole.of("gate_proj.weight"));
+    CHECK(rest.of("stem_embed.weight") == std::vector<float>(vocab * f, tensors::before));
+}
+
 // The numbers themselves, so that they are the same everywhere: fill_normal (initialise_test.cpp) with FNV-1a's published
 // values for a seed of 0, and of the seed in the offset basis.
 TEST_CASE("initialise block: the seed of a name is FNV-1a") {

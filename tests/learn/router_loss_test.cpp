@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -344,6 +345,63 @@ TEST_CASE_TEMPLATE("router loss: logits far from 0", Number, double, float) {
     r.gradient.assign(6, 2);
     CHECK(r.loss({}) == 0);
     CHECK(r.gradient == std::vector<Number>(6, 2));
+}
+
+// Tokens of two ranks, of 5 and 3, one after the other: what the first needs of the second is counted beforehand.
+TEST_CASE("router loss: over ranks it is that of all tokens, each rank with its part of the gradient") {
+    const router_loss_weights weights{.switch_balance = 0.5, .mort_balance = 2, .z = 0.25};
+    routed<double> whole({8, 4, 2}, 2);
+    const double loss = whole.loss(weights);
+    std::vector<double> gradient(whole.gradient.size());
+    // A rank's part, where the others bring `of_others`: what it has brought, before and after.
+    const auto part = [&](std::size_t first, std::size_t tokens, std::vector<std::vector<double>> of_others) {
+        std::vector<std::vector<double>> brought;
+        const auto over_ranks = [&](std::span<double> numbers) {
+            brought.emplace_back(numbers.begin(), numbers.end());
+            if (brought.size() > of_others.size()) return;
+            const std::vector<double>& more = of_others[brought.size() - 1];
+            REQUIRE(more.size() == numbers.size());
+            for (std::size_t i = 0; i < more.size(); ++i) numbers[i] += more[i];
+        };
+        const auto value =
+            router_loss(weights)(matrix_view<const double>(whole.logits.data() + first * 4, tokens, 4),
+                                 std::span<const choice<float>>(whole.routes).subspan(first * 2, tokens * 2),
+                                 matrix_view<double>(gradient.data() + first * 4, tokens, 4), over_ranks);
+        REQUIRE(value.ok());
+        return std::pair(*value, brought);
+    };
+    std::vector<std::vector<double>> of_first = part(0, 5, {}).second, of_second = part(5, 3, {}).second;
+    of_first.resize(1);
+    of_second.resize(1);
+    std::fill(gradient.begin(), gradient.end(), 0.0);
+    // Losses last: each rank's is what its tokens have of it.
+    const std::vector<double> second = part(5, 3, of_first).second[1];
+    std::fill(gradient.begin() + 20, gradient.end(), 0.0);
+    of_second.push_back(second);
+    const auto [first_loss, first_brought] = part(0, 5, of_second);
+    of_first.push_back(first_brought[1]);
+    CHECK(part(5, 3, of_first).first == doctest::Approx(loss).epsilon(1e-14));
+    CHECK(first_loss == doctest::Approx(loss).epsilon(1e-14));
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+        CHECK(std::fabs(gradient[i] - whole.gradient[i]) <= 0x1p-50);
+}
+
+TEST_CASE("router loss: what is wrong on one rank is told on the others") {
+    routed<double> here({3, 4, 1});
+    std::vector<double> sent;
+    const auto other_is_wrong = [](std::span<double> numbers) { numbers[0] = numbers[4] = not_a_number; };
+    const auto listen = [&](std::span<double> numbers) { sent.assign(numbers.begin(), numbers.end()); };
+    const auto run = [&](const std::function<void(std::span<double>)>& over_ranks) {
+        return router_loss({.z = 1})(matrix_view<const double>(here.logits.data(), 3, 4), here.routes,
+                                     matrix_view<double>(here.gradient.data(), 3, 4), over_ranks);
+    };
+    const auto refused = run(other_is_wrong);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.failure().code == errc::option);
+    here.routes[1].expert = 4;
+    CHECK_FALSE(run(listen).ok());
+    CHECK(std::isnan(sent[4]));
+    CHECK(here.gradient == std::vector<double>(12));
 }
 
 TEST_CASE("router loss: what is wrong is found before anything is written") {

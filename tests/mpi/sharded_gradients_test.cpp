@@ -95,7 +95,7 @@ std::vector<T> part(const std::vector<T>& whole, int rank, int ranks) {
 struct own_block {
     shard_range rows, chosen;
     std::vector<float> values;
-    std::unique_ptr<learn_detail::rows_in_memory<float>> learning;
+    std::unique_ptr<rows_in_memory<float>> learning;
 
     own_block(const shard_grid& grid, int rank, const std::vector<float>& whole, std::size_t n_experts,
               std::size_t width) {
@@ -106,8 +106,7 @@ struct own_block {
                               static_cast<std::ptrdiff_t>(((chosen.first + e) * vocab + rows.first) * width);
             values.insert(values.end(), from, from + static_cast<std::ptrdiff_t>(rows.count * width));
         }
-        learning = std::make_unique<learn_detail::rows_in_memory<float>>(values.data(), chosen.count,
-                                                                         rows.count, width);
+        learning = std::make_unique<rows_in_memory<float>>(values.data(), chosen.count, rows.count, width);
     }
     // A row of an id: those of all experts of the block, side by side. The tables must stay where they are.
     [[nodiscard]] joined_columns store(std::size_t width, std::vector<in_memory>& tables) const {
@@ -246,7 +245,7 @@ TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and
     if (rank == 0) mine.values[0] = std::numeric_limits<float>::quiet_NaN();
     REQUIRE(rows->gather(mine).ok());
     std::vector<float> values(9 * 2, 1.0f);
-    learn_detail::rows_in_memory<float> own(values.data(), 1, 9, 2);
+    rows_in_memory<float> own(values.data(), 1, 9, 2);
     adamw<simd<>> optimizer;
     optimizer.add("table", *rows, own).or_throw();
     const status stopped = optimizer.step(1e-2, serially, sum_over_ranks(MPI_COMM_WORLD));
@@ -316,7 +315,7 @@ TEST_CASE("sharded gradients: what is wrong on one rank is told on all, and noth
     CHECK(refused(*rows, errc::shape).find("rows of 3 numbers; the table is of 1 and 2") !=
           std::string::npos);
     std::vector<float> values(40 * 2, 1.0f);
-    learn_detail::rows_in_memory<float> narrow(values.data(), 1, 40, 1);
+    rows_in_memory<float> narrow(values.data(), 1, 40, 1);
     adamw<simd<>> optimizer;
     CHECK(optimizer.add("table", *rows, narrow).failure().code == errc::shape);
 }

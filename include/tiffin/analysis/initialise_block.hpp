@@ -46,6 +46,11 @@ inline double initial_sigma(std::string_view owner, const sized_tensor& t, std::
     }
 }
 
+inline bool starts_random(tensor_kind kind) noexcept {
+    return !is_map(kind) && kind != tensor_kind::selection_bias && kind != tensor_kind::vector &&
+           kind != tensor_kind::scalar;
+}
+
 // FNV-1a: a seed for each name, the same on every machine.
 inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
     std::uint64_t hash = 0xcbf29ce484222325u ^ seed;
@@ -68,7 +73,7 @@ inline std::uint64_t seed_of(std::string_view name, std::uint64_t seed) {
 // | alpha, beta, weights of norms | 1; 0 where the norm adds 1 | MeKi's code |
 // | biases, selection biases | 0 | ours |
 //
-// Maps of experts are the caller's (analysis/balanced_map.hpp).
+// Maps of experts are the caller's (analysis/balanced_map.hpp). Memory that is null is not filled: see initialise_part().
 // Numerics: those of fill_normal; the values depend on the seed and on the tensor's whole name, and on nothing else.
 // Errors: errc::option for 0 layers, errc::missing_tensor for a required tensor without memory, errc::shape; found before
 //   anything is written. Source: docs/layers.md#initialisers.
@@ -97,18 +102,44 @@ inline status initialise(const plan_node& block, const block_shape& sizes, const
                   [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
                       const std::string name = detail::tensor_name(at.prefix, owner, leaf);
                       const auto* const given = to.find(name);
-                      if (given == nullptr || is_map(t.kind)) return;
+                      if (given == nullptr || given->data == nullptr || is_map(t.kind)) return;
                       const std::span<float> values(given->data, t.shape.elements());
-                      if (t.kind == tensor_kind::selection_bias)
-                          std::fill(values.begin(), values.end(), 0.0f);
-                      else if (t.kind == tensor_kind::vector || t.kind == tensor_kind::scalar)
-                          std::fill(values.begin(), values.end(),
-                                    leaf == "scale" ? how.scale : static_cast<float>(t.neutral));
-                      else
+                      if (detail::starts_random(t.kind))
                           fill_normal(values, detail::initial_sigma(owner, t, sizes.d_model, how),
                                       detail::seed_of(name, how.seed));
+                      else if (t.kind == tensor_kind::selection_bias)
+                          std::fill(values.begin(), values.end(), 0.0f);
+                      else
+                          std::fill(values.begin(), values.end(),
+                                    leaf == "scale" ? how.scale : static_cast<float>(t.neutral));
                   });
     return {};
+}
+// Fills a part of one tensor of a block that is a matrix, a table or a pool: values `first` on of those that initialise()
+// gives it, so that a rank starts with its own rows of a table alone.
+// Errors: errc::option for 0 layers, errc::missing_tensor where the block has no such tensor that starts with random values,
+//   errc::size for values beyond its end; found before anything is written. Numerics: those of initialise().
+inline status initialise_part(const plan_node& block, const block_shape& sizes, std::string_view name,
+                              std::size_t first, std::span<float> to, const initial_values& how,
+                              const std::string& prefix = {}) {
+    if (how.layers == 0) return failure(errc::option, "layers", "is 0; it counts the layers of the model");
+    status done = failure(errc::missing_tensor, std::string(name),
+                          "is no tensor of the block that starts with random values");
+    visit_tensors(
+        block, sizes, prefix,
+        [&](const auto& at, std::string_view owner, std::string_view leaf, const sized_tensor& t) {
+            if (detail::tensor_name(at.prefix, owner, leaf) != name || !detail::starts_random(t.kind)) return;
+            const std::size_t n = t.shape.elements();
+            if (first > n || to.size() > n - first)
+                done = failure(errc::size, std::string(name), "has ", n, " values; ", to.size(), " from ",
+                               first, " on were asked for");
+            else {
+                fill_normal(to, detail::initial_sigma(owner, t, sizes.d_model, how),
+                            detail::seed_of(name, how.seed), first);
+                done = {};
+            }
+        });
+    return done;
 }
 template <block_policy Block>
 status initialise(const Block& block, const block_shape& sizes, const named_memory<float>& to,

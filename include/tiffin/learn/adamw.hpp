@@ -103,7 +103,7 @@ public:
                 continue;
             }
             auto from = std::make_unique<learn_detail::layer_row_gradients<number>>(layer, *g.rows);
-            auto rows = std::make_unique<learn_detail::rows_in_memory<number>>(
+            auto rows = std::make_unique<rows_in_memory<number>>(
                 at.data, from->experts(), at.shape[at.shape.rank() - 2], from->width());
             if (status s = add(at.name, *from, *rows); !s) return s;
             tensor& made = tensors_.back();
@@ -152,7 +152,7 @@ private:
         const number* gradient;
         std::vector<number> first, second;
         std::unique_ptr<row_gradients<number>> own_gradients;  // of rows: the layer's
-        std::unique_ptr<learn_detail::rows_in_memory<number>> own_rows;
+        std::unique_ptr<rows_in_memory<number>> own_rows;
         learning_rows<number>* rows;  // null: dense
         const row_gradients<number>* from = nullptr;
     };

@@ -78,7 +78,11 @@ const train_detail::parameter<Number>* trained_table(const trainable_layer<Numbe
     return nullptr;
 }
 
-// All rows of a table or a pool in memory, (experts, vocab, width).
+}  // namespace learn_detail
+
+// Rows of a table or a pool in memory, values (experts, vocab, width), with moments and step counts of their own: of a whole
+// table, or of the block that a rank has of one, whose ids and experts count from the block's first.
+// Lifetime: the values must outlive it. Cost: two numbers per value, four bytes per row.
 template <class Number>
 class rows_in_memory final : public learning_rows<Number> {
 public:
@@ -113,7 +117,5 @@ public:
     std::vector<Number> first, second;
     std::vector<std::int32_t> steps;
 };
-
-}  // namespace learn_detail
 
 TIFFIN_END

@@ -1,0 +1,168 @@
+#include "mpi_ranks.hpp"
+
+#include <cstdlib>
+#include <stdexcept>
+
+#ifdef TIFFIN_EXAMPLE_MPI
+
+#    include <tiffin/mpi/sharded_gradients.hpp>
+#    include <tiffin/mpi/sharded_rows.hpp>
+#    include <tiffin/table/row_store.hpp>
+#    include <tiffin/table/joined_columns.hpp>
+#    include <tiffin/table/prefetched_rows.hpp>
+
+#    include <algorithm>
+#    include <array>
+#    include <optional>
+#    include <sstream>
+
+#    include <mpi.h>
+
+namespace {
+
+class mpi_block final : public table_block {
+public:
+    mpi_block(const std::string& tensor, const tiffin::shape& of_all, const tiffin::shard_range& own,
+              std::size_t most_ids)
+        : table_block(tensor, of_all, own) {
+        int ranks = 0;
+        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+        const tiffin::shard_grid grid{static_cast<std::size_t>(ranks), 1};
+        const std::size_t width = whole.last();
+        for (std::size_t e = 0; e < experts(); ++e)
+            own_.push_back(
+                tiffin::in_memory::view(
+                    {values.data() + e * rows.count * width, tiffin::dtype::f32, {rows.count, width}})
+                    .or_throw());
+        joined_.emplace(tiffin::joined_columns::of({own_.begin(), own_.end()}).or_throw());
+        sharded_.emplace(tiffin::sharded_rows::of(MPI_COMM_WORLD, *joined_, grid, vocab()).or_throw());
+        fetched_.emplace(*sharded_);
+        gradients_ =
+            tiffin::sharded_gradients::of(MPI_COMM_WORLD, grid, {vocab(), width, experts()}, most_ids)
+                .or_throw();
+    }
+    tiffin::gathered_rows fetch(std::span<const std::int32_t> ids) override {
+        return fetched_->gather(ids).or_throw();
+    }
+    void send_gradients(const tiffin::trainable_layer<float>& layer, const std::string& tensor) override {
+        gradients_->gather(layer, tensor).or_throw();
+    }
+    [[nodiscard]] const tiffin::row_gradients<float>& gradients() const override { return *gradients_; }
+
+private:
+    std::vector<tiffin::in_memory> own_;  // of each expert
+    std::optional<tiffin::joined_columns> joined_;
+    std::optional<tiffin::sharded_rows> sharded_;
+    std::optional<tiffin::prefetched_rows> fetched_;
+    std::unique_ptr<tiffin::sharded_gradients> gradients_;
+};
+
+class mpi_ranks final : public training_ranks {
+public:
+    mpi_ranks(int& argc, char**& argv) {
+        MPI_Init(&argc, &argv);
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+        MPI_Comm_size(MPI_COMM_WORLD, &count_);
+    }
+    ~mpi_ranks() override { MPI_Finalize(); }
+    [[nodiscard]] int rank() const override { return rank_; }
+    [[nodiscard]] int count() const override { return count_; }
+
+    std::unique_ptr<table_block> block(const std::string& name, const tiffin::shape& whole,
+                                       std::size_t most_ids) override {
+        return std::make_unique<mpi_block>(name, whole, part_of(whole[whole.rank() - 2]), most_ids);
+    }
+    void add_up(std::span<double> numbers) override { add_up(numbers.data(), numbers.size(), MPI_DOUBLE); }
+    void add_up(std::span<float> numbers) override { add_up(numbers.data(), numbers.size(), MPI_FLOAT); }
+
+    void check_same(const std::string& text) override {
+        std::string first = text;
+        std::uint64_t length = first.size();
+        MPI_Bcast(&length, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+        first.resize(length);
+        MPI_Bcast(first.data(), static_cast<int>(length), MPI_CHAR, 0, MPI_COMM_WORLD);
+        std::string wrong;
+        std::istringstream here(text), there(first);
+        for (std::string a, b; wrong.empty() && text != first;) {
+            std::getline(here, a);
+            std::getline(there, b);
+            if (a != b || (!here && !there))
+                wrong = "rank " + std::to_string(rank_) + " has " + a + ", rank 0 has " + b;
+        }
+        if (any(!wrong.empty())) throw std::runtime_error(wrong.empty() ? "another rank differs" : wrong);
+    }
+
+    void at_first(std::span<const std::span<const std::byte>> memory,
+                  const std::function<void(const reads&)>& task) override {
+        constexpr std::uint64_t none = ~std::uint64_t{0};
+        std::string wrong;
+        if (rank_ == 0) {
+            try {
+                task([&](int from, std::size_t piece, std::size_t first, std::span<std::byte> to) {
+                    if (from == 0) {
+                        std::copy_n(memory[piece].data() + first, to.size(), to.data());
+                        return;
+                    }
+                    const request ask{piece, first, to.size()};
+                    MPI_Send(&ask, sizeof ask, MPI_BYTE, from, 0, MPI_COMM_WORLD);
+                    MPI_Recv(to.data(), static_cast<int>(to.size()), MPI_BYTE, from, 1, MPI_COMM_WORLD,
+                             MPI_STATUS_IGNORE);
+                });
+            } catch (const std::exception& e) {
+                wrong = e.what();
+            }
+            const request end{none, 0, 0};
+            for (int r = 1; r < count_; ++r) MPI_Send(&end, sizeof end, MPI_BYTE, r, 0, MPI_COMM_WORLD);
+        } else {
+            for (request ask;;) {
+                MPI_Recv(&ask, sizeof ask, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                if (ask.piece == none) break;
+                MPI_Send(memory[ask.piece].data() + ask.first, static_cast<int>(ask.bytes), MPI_BYTE, 0, 1,
+                         MPI_COMM_WORLD);
+            }
+        }
+        if (any(!wrong.empty())) throw std::runtime_error(wrong.empty() ? "rank 0 has failed" : wrong);
+    }
+
+private:
+    struct request {
+        std::uint64_t piece, first, bytes;
+    };
+    [[nodiscard]] static bool any(bool here) {
+        int some = here ? 1 : 0;
+        MPI_Allreduce(MPI_IN_PLACE, &some, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+        return some != 0;
+    }
+    template <class Number>
+    static void add_up(Number* numbers, std::size_t n, MPI_Datatype type) {
+        for (constexpr std::size_t most = std::size_t{1} << 28; n > 0;) {
+            const std::size_t now = std::min(n, most);
+            MPI_Allreduce(MPI_IN_PLACE, numbers, static_cast<int>(now), type, MPI_SUM, MPI_COMM_WORLD);
+            numbers += now;
+            n -= now;
+        }
+    }
+
+    int rank_ = 0, count_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<training_ranks> ranks_of_mpi(int& argc, char**& argv) {
+    return std::make_unique<mpi_ranks>(argc, argv);
+}
+void end_all_ranks() {
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    std::abort();
+}
+
+#else
+
+std::unique_ptr<training_ranks> ranks_of_mpi(int&, char**&) {
+    throw std::runtime_error("this program was built without MPI (Debian: libopenmpi-dev)");
+}
+void end_all_ranks() {
+    std::exit(1);
+}
+
+#endif
