@@ -135,6 +135,8 @@ tiffin_suite(learn/cross_entropy THREADS)
 tiffin_suite(learn/router_loss)
 tiffin_suite(train/training_allocation UNSANITIZED TESTS train/run_training.hpp)
 tiffin_suite(learn/stored_table TESTS learn/learning_rows.hpp)
+# Of a layer that learns.
+tiffin_suite(table/chosen_pool_rows TESTS call/chosen_experts.hpp)
 tiffin_suite(learn/adamw
              THREADS TESTS learn/adamw_step.hpp learn/adamw_update.hpp learn/learning_rate.hpp named_memory.hpp)
 tiffin_other_test(train.named

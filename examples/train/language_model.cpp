@@ -123,6 +123,10 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
             }
         routes = routes || t.kind == tiffin::tensor_kind::logits;
     }
+    made.on_chosen = [&made](const tiffin::chosen_experts<float>& chosen) -> tiffin::status {
+        table_block& from = *made.tables[chosen.pool].second;
+        return from.is_chosen_from() ? from.fetch(chosen) : tiffin::status{};
+    };
     made.kind_reads_embedding = block.reads_embedding;
     made.ffn.emplace(block.prepare(sizes_.ffn, given, how("ffn.")));
     if (!routes) return;
@@ -199,12 +203,8 @@ void language_model::initialise(std::uint64_t seed, float scale) {
         for (const auto& [name, block] : layers_[i]->tables) own.add(block->name, nullptr, block->whole);
         kind.initialise(sizes_.ffn, own, how, at + "ffn.").or_throw();
         for (const auto& [name, block] : layers_[i]->tables) {
-            const std::size_t width = block->whole.last(), n = block->rows.count * width;
-            for (std::size_t e = 0; e < block->experts(); ++e)
-                kind.initialise_part(sizes_.ffn, block->name,
-                                     (e * block->vocab() + block->rows.first) * width,
-                                     std::span(block->values).subspan(e * n, n), how, at + "ffn.")
-                    .or_throw();
+            const std::size_t first = block->rows.first * block->width();
+            kind.initialise_part(sizes_.ffn, block->name, first, block->values, how, at + "ffn.").or_throw();
         }
     }
 }
@@ -274,6 +274,7 @@ tiffin::training_inputs<float> language_model::inputs_of(std::size_t i, std::spa
     if (needs.residual) in.residual = {l.middle.data(), ids.size(), sizes_.ffn.d_model};
     if (needs.delay != 0) in.carried = &carried_;
     in.gathered = l.gathered;
+    if (!l.tables.empty()) in.on_chosen = &l.on_chosen;
     if (!l.routes.empty()) {
         in.routes = std::span(l.routes).first(ids.size() * l.ffn->choices());
         in.logits = view(l.logits, ids.size());
@@ -290,7 +291,11 @@ void language_model::forward(std::span<const std::int32_t> ids, std::size_t leng
         l->gathered.clear();
         for (const auto& [name, block] : l->tables) l->gathered.push_back(block->fetch(ids));
     }
-    if (n == 0) return;  // it has sent rows to ranks that have tokens
+    if (n == 0) {  // it sends rows to ranks that have tokens
+        for (const auto& block : blocks_)
+            if (block->is_chosen_from()) block->fetch(tiffin::chosen_experts<float>{}).or_throw();
+        return;
+    }
     if (before) h_.topRows(rows) = *before;
     for (std::size_t t = 0; t < n && !before; ++t)
         std::copy_n(table + static_cast<std::size_t>(ids[t]) * d, d, h_.row(as_index(t)).data());

@@ -116,6 +116,7 @@ private:
         std::vector<tiffin::choice<float>> routes;
         std::vector<std::pair<std::string, table_block*>> tables;  // at ranks, as the FFN calls them
         std::vector<tiffin::gathered_rows> gathered;               // their rows, for this call
+        std::function<tiffin::status(const tiffin::chosen_experts<float>&)> on_chosen;
     };
 
     void add_tensors();

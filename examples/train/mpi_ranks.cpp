@@ -7,13 +7,10 @@
 
 #    include <tiffin/mpi/sharded_gradients.hpp>
 #    include <tiffin/mpi/sharded_rows.hpp>
+#    include <tiffin/table/chosen_pool_rows.hpp>
 #    include <tiffin/table/row_store.hpp>
-#    include <tiffin/table/joined_columns.hpp>
-#    include <tiffin/table/prefetched_rows.hpp>
 
 #    include <algorithm>
-#    include <array>
-#    include <optional>
 #    include <sstream>
 
 #    include <mpi.h>
@@ -22,38 +19,36 @@ namespace {
 
 class mpi_block final : public table_block {
 public:
-    mpi_block(const std::string& tensor, const tiffin::shape& of_all, const tiffin::shard_range& own,
-              std::size_t most_ids)
-        : table_block(tensor, of_all, own) {
-        int ranks = 0;
-        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-        const tiffin::shard_grid grid{static_cast<std::size_t>(ranks), 1};
-        const std::size_t width = whole.last();
-        for (std::size_t e = 0; e < experts(); ++e)
-            own_.push_back(
-                tiffin::in_memory::view(
-                    {values.data() + e * rows.count * width, tiffin::dtype::f32, {rows.count, width}})
-                    .or_throw());
-        joined_.emplace(tiffin::joined_columns::of({own_.begin(), own_.end()}).or_throw());
-        sharded_.emplace(tiffin::sharded_rows::of(MPI_COMM_WORLD, *joined_, grid, vocab()).or_throw());
-        fetched_.emplace(*sharded_);
-        gradients_ =
-            tiffin::sharded_gradients::of(MPI_COMM_WORLD, grid, {vocab(), width, experts()}, most_ids)
-                .or_throw();
-    }
+    mpi_block(const std::string& tensor, const tiffin::shape& of_all, const tiffin::shard_grid& grid,
+              const tiffin::shard_range& own, std::size_t most_ids)
+        : table_block(tensor, of_all, own),
+          own_(
+              tiffin::in_memory::view({values.data(), tiffin::dtype::f32, {rows.count, width()}}).or_throw()),
+          sharded_(tiffin::sharded_rows::of(MPI_COMM_WORLD, own_, grid, experts() * vocab()).or_throw()),
+          fetched_(tiffin::chosen_pool_rows::of(sharded_, experts()).or_throw()),
+          gradients_(tiffin::sharded_gradients::of(MPI_COMM_WORLD, grid, {experts() * vocab(), width(), 1},
+                                                   most_ids * experts())
+                         .or_throw()) {}
     tiffin::gathered_rows fetch(std::span<const std::int32_t> ids) override {
-        return fetched_->gather(ids).or_throw();
+        const tiffin::gathered_rows made = fetched_.lay_out(ids).or_throw();
+        if (!is_chosen_from()) fetched_.read_all().or_throw();
+        return made;
+    }
+    tiffin::status fetch(const tiffin::chosen_experts<float>& chosen) override {
+        return fetched_.read(chosen);
     }
     void send_gradients(const tiffin::trainable_layer<float>& layer, const std::string& tensor) override {
-        gradients_->gather(layer, tensor).or_throw();
+        const tiffin::learn_detail::layer_row_gradients<float> own(
+            layer, *tiffin::learn_detail::trained_table(layer, tensor));
+        gradients_->gather(tiffin::pool_as_table<float>(own, vocab())).or_throw();
     }
     [[nodiscard]] const tiffin::row_gradients<float>& gradients() const override { return *gradients_; }
+    [[nodiscard]] std::uint64_t rows_fetched() const override { return fetched_.rows_read(); }
 
 private:
-    std::vector<tiffin::in_memory> own_;  // of each expert
-    std::optional<tiffin::joined_columns> joined_;
-    std::optional<tiffin::sharded_rows> sharded_;
-    std::optional<tiffin::prefetched_rows> fetched_;
+    tiffin::in_memory own_;
+    tiffin::sharded_rows sharded_;
+    tiffin::chosen_pool_rows fetched_;
     std::unique_ptr<tiffin::sharded_gradients> gradients_;
 };
 
@@ -70,7 +65,9 @@ public:
 
     std::unique_ptr<table_block> block(const std::string& name, const tiffin::shape& whole,
                                        std::size_t most_ids) override {
-        return std::make_unique<mpi_block>(name, whole, part_of(whole[whole.rank() - 2]), most_ids);
+        const std::size_t rows = whole.elements() / whole.last();
+        return std::make_unique<mpi_block>(
+            name, whole, tiffin::shard_grid{static_cast<std::size_t>(count_), 1}, part_of(rows), most_ids);
     }
     void add_up(std::span<double> numbers) override { add_up(numbers.data(), numbers.size(), MPI_DOUBLE); }
     void add_up(std::span<float> numbers) override { add_up(numbers.data(), numbers.size(), MPI_FLOAT); }

@@ -265,6 +265,14 @@ void train(const arguments& given, training_ranks* ranks) {
         if (last || done % args.save_every == 0) save();
     }
     bar.clear();
+    if (ranks != nullptr && !run.model().blocks().empty() && run.steps_done() > first) {
+        double rows = 0, bytes = 0;
+        for (const auto& block : run.model().blocks()) {
+            rows += static_cast<double>(block->rows_fetched());
+            bytes += static_cast<double>(block->rows_fetched() * block->width() * sizeof(float));
+        }
+        std::printf("rows fetched by this rank: %.0f, %.1f MB, judging included\n", rows, bytes / 1e6);
+    }
     if (run.steps_done() < args.run.steps) {
         save();
         std::printf("stopped after step %llu%s\n", static_cast<unsigned long long>(run.steps_done()),

@@ -2,7 +2,9 @@
 // all that is dense. A run on one machine has none of this; mpi_ranks.hpp has it by MPI.
 #pragma once
 
+#include <tiffin/call/chosen_experts.hpp>
 #include <tiffin/call/gathered_rows.hpp>
+#include <tiffin/error.hpp>
 #include <tiffin/learn/learning_rows.hpp>
 #include <tiffin/mpi/shard_grid.hpp>
 #include <tiffin/tensor.hpp>
@@ -16,34 +18,43 @@
 #include <utility>
 #include <vector>
 
-// This rank's rows of a table (vocab, width) or of a pool (experts, vocab, width): all experts', of a range of ids. Calls
-// that send or receive are collective, and throw on all ranks what goes wrong on one.
+// This rank's rows of a table (vocab, width), or of a pool (experts, vocab, width) as the table of experts vocab rows that it
+// is in memory. Calls that send or receive are collective, and fail on all ranks where one fails.
 class table_block {
 public:
     table_block(std::string tensor, const tiffin::shape& of_all, const tiffin::shard_range& own)
         : name(std::move(tensor)),
           whole(of_all),
           rows(own),
-          values(experts() * own.count * whole.last()),
-          learning(values.data(), experts(), own.count, whole.last()) {}
+          values(own.count * width()),
+          learning(values.data(), 1, own.count, width()) {}
     virtual ~table_block() = default;
     table_block(const table_block&) = delete;
     table_block& operator=(const table_block&) = delete;
 
-    [[nodiscard]] std::size_t experts() const { return whole.elements() / (vocab() * whole.last()); }
+    [[nodiscard]] std::size_t width() const { return whole.last(); }
     [[nodiscard]] std::size_t vocab() const { return whole[whole.rank() - 2]; }
+    [[nodiscard]] std::size_t experts() const { return whole.elements() / (vocab() * width()); }
+    // Of a pool: whether a layer asks for its experts' rows once they are chosen. In a mixture it does not on a rank that
+    // has no tokens for the pool's expert, and so all experts' rows are fetched.
+    [[nodiscard]] bool is_chosen_from() const {
+        return experts() > 1 && name.find("experts.") == std::string::npos;
+    }
 
-    // The rows of this rank's ids, from their owners; valid until the next fetch.
+    // The rows of this rank's ids, from their owners; where is_chosen_from(), the room for them. Until the next call.
     virtual tiffin::gathered_rows fetch(std::span<const std::int32_t> ids) = 0;
+    // Those that tokens have chosen, of the ids of the last fetch.
+    virtual tiffin::status fetch(const tiffin::chosen_experts<float>& chosen) = 0;
     // Sends a layer's gradients of its table `tensor` to the owners of the rows.
     virtual void send_gradients(const tiffin::trainable_layer<float>& layer, const std::string& tensor) = 0;
     // What the last has brought to this rank.
     [[nodiscard]] virtual const tiffin::row_gradients<float>& gradients() const = 0;
+    [[nodiscard]] virtual std::uint64_t rows_fetched() const = 0;
 
     const std::string name;
     const tiffin::shape whole;
     const tiffin::shard_range rows;
-    std::vector<float> values;  // (experts, rows.count, width)
+    std::vector<float> values;  // (rows.count, width)
     tiffin::rows_in_memory<float> learning;
 };
 

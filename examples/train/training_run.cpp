@@ -39,19 +39,17 @@ std::size_t most_sequences(std::size_t batch, const training_ranks* ranks) {
 std::size_t row_bytes_of(tiffin::dtype type, const tiffin::shape& shape, const table_block& of) {
     return shape.elements() / (of.experts() * of.vocab()) * tiffin::size_of(type);
 }
-// Calls visit(rank, first byte, bytes) for what all ranks have of a table, in the table's order, in pieces, while it
-// returns true.
+// Calls visit(rank, first byte, bytes) for what all ranks have of a table, in its order, in pieces, while it returns true.
 template <class Visit>
 void each_block(const training_ranks& ranks, const table_block& of, std::size_t row_bytes,
                 const Visit& visit) {
     constexpr std::size_t most = std::size_t{1} << 24;
     const tiffin::shard_grid grid{static_cast<std::size_t>(ranks.count()), 1};
-    for (std::size_t e = 0; e < of.experts(); ++e)
-        for (int r = 0; r < ranks.count(); ++r) {
-            const std::size_t bytes = grid.rows_at(r, of.vocab()).count * row_bytes;
-            for (std::size_t at = 0; at < bytes; at += most)
-                if (!visit(r, e * bytes + at, std::min(most, bytes - at))) return;
-        }
+    for (int r = 0; r < ranks.count(); ++r) {
+        const std::size_t bytes = grid.rows_at(r, of.experts() * of.vocab()).count * row_bytes;
+        for (std::size_t at = 0; at < bytes; at += most)
+            if (!visit(r, at, std::min(most, bytes - at))) return;
+    }
 }
 
 }  // namespace
@@ -137,7 +135,7 @@ void training_run::save(const std::filesystem::path& path, std::uint64_t text_ha
             return;
         }
         const std::size_t row = row_bytes_of(type, shape, *block), piece = blocks.size();
-        blocks.emplace_back(data, block->experts() * block->rows.count * row);
+        blocks.emplace_back(data, block->rows.count * row);
         file.add(name, type, shape,
                  [&read, this, block, row, piece](const tiffin::io::byte_sink& sink) -> tiffin::status {
                      each_block(*ranks_, *block, row, [&](int rank, std::size_t first, std::size_t bytes) {
@@ -180,9 +178,8 @@ void training_run::load(const std::filesystem::path& path) {
             std::memcpy(data, from, shape.elements() * tiffin::size_of(type));
             return;
         }
-        const std::size_t row = row_bytes_of(type, shape, *block), bytes = block->rows.count * row;
-        for (std::size_t e = 0; e < block->experts(); ++e)
-            std::memcpy(data + e * bytes, from + (e * block->vocab() + block->rows.first) * row, bytes);
+        const std::size_t row = row_bytes_of(type, shape, *block);
+        std::memcpy(data, from + block->rows.first * row, block->rows.count * row);
     });
     done_ = number_in(file.metadata(), "step", path);
     optimizer_.set_steps(done_);

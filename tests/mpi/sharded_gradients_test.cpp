@@ -6,6 +6,7 @@
 #include <tiffin/mpi/sharded_gradients.hpp>
 #include <tiffin/mpi/sharded_rows.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
+#include <tiffin/table/chosen_pool_rows.hpp>
 #include <tiffin/table/joined_columns.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/train/simd.hpp>
@@ -18,12 +19,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <mpi.h>
@@ -91,6 +94,31 @@ std::vector<T> part(const std::vector<T>& whole, int rank, int ranks) {
     return {from, from + static_cast<std::ptrdiff_t>(each)};
 }
 
+// What a rank has of the batch of a step: one of two, in turns.
+struct step_data {
+    std::vector<float> x, target;
+    std::vector<std::int32_t> ids;
+
+    step_data(int step, int rank, int ranks) : x(batch * d), target(batch * d), ids(batch) {
+        tiffin_test::random_numbers random(static_cast<std::uint32_t>(50 + step % 2));
+        random.fill(x, 1.0f);
+        random.fill(target, 1.0f);
+        for (auto& id : ids) id = static_cast<std::int32_t>(random.below(vocab));
+        x = part(x, rank, ranks);
+        target = part(target, rank, ranks);
+        ids = part(ids, rank, ranks);
+    }
+    // The loss, whose gradient y becomes.
+    double squares(std::vector<float>& y) const {
+        double loss = 0;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+            y[i] -= target[i];
+            loss += static_cast<double>(y[i]) * static_cast<double>(y[i]);
+        }
+        return loss;
+    }
+};
+
 // Rows of this rank's block, in memory: (experts, ids, width) of the block.
 struct own_block {
     shard_range rows, chosen;
@@ -98,12 +126,12 @@ struct own_block {
     std::unique_ptr<rows_in_memory<float>> learning;
 
     own_block(const shard_grid& grid, int rank, const std::vector<float>& whole, std::size_t n_experts,
-              std::size_t width) {
-        rows = grid.rows_at(rank, vocab);
+              std::size_t width, std::size_t ids = vocab) {
+        rows = grid.rows_at(rank, ids);
         chosen = n_experts == 1 ? shard_range{0, 1} : grid.experts_at(rank, n_experts);
         for (std::size_t e = 0; e < chosen.count; ++e) {
-            const auto from = whole.begin() +
-                              static_cast<std::ptrdiff_t>(((chosen.first + e) * vocab + rows.first) * width);
+            const auto from =
+                whole.begin() + static_cast<std::ptrdiff_t>(((chosen.first + e) * ids + rows.first) * width);
             values.insert(values.end(), from, from + static_cast<std::ptrdiff_t>(rows.count * width));
         }
         learning = std::make_unique<rows_in_memory<float>>(values.data(), chosen.count, rows.count, width);
@@ -155,16 +183,8 @@ trained losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block, con
     trained made;
     bytes_sent = 0;
     for (int step = 0; step < steps; ++step) {
-        tiffin_test::random_numbers random(
-            static_cast<std::uint32_t>(50 + step % 2));  // two batches in turns
-        std::vector<float> x(batch * d), target(batch * d);
-        random.fill(x, 1.0f);
-        random.fill(target, 1.0f);
-        std::vector<std::int32_t> ids(batch);
-        for (auto& id : ids) id = static_cast<std::int32_t>(random.below(vocab));
-        x = part(x, rank, ranks);
-        target = part(target, rank, ranks);
-        ids = part(ids, rank, ranks);
+        const step_data batch_part(step, rank, ranks);
+        const auto& [x, target, ids] = batch_part;
         const auto different = static_cast<double>(std::set<std::int32_t>(ids.begin(), ids.end()).size());
         // Ids to each shard of columns, rows back; then gradients, which have a header of 8 bytes.
         made.most_bytes += different * static_cast<double>(4 * grid.column_shards + 4 * n_experts * width +
@@ -173,12 +193,7 @@ trained losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block, con
         layer.clear_gradients();
         const gathered_rows now = gathered.gather(ids).or_throw();
         layer.forward(x, {.token_ids = ids, .gathered = {&now, 1}}, y);
-        double loss = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) {
-            y[i] -= target[i];
-            loss += static_cast<double>(y[i]) * static_cast<double>(y[i]);
-        }
-        made.losses.push_back(sum_over_ranks(comm)(loss));
+        made.losses.push_back(sum_over_ranks(comm)(batch_part.squares(y)));
         layer.backward(y);
         REQUIRE(rows->gather(layer, name).ok());
         REQUIRE(add_over_ranks(comm, layer).ok());
@@ -219,6 +234,64 @@ TEST_CASE("sharded gradients: a pool by ids, by experts, by both learns as on on
         CHECK(some.bytes <= some.most_bytes);
         CHECK(some.bytes >= some.most_bytes / 2);  // gradients are of chosen rows alone
     }
+}
+
+// A pool as the table of experts vocab rows that it is in memory, cut evenly at any number of ranks: a row is fetched once it is
+// chosen, and once for each different pair of an id and an expert.
+TEST_CASE("sharded gradients: of a pool the chosen rows alone are fetched, and it learns as on one rank") {
+    mort<swiglu> block;
+    block.modulator.num_layers = 2;
+    const auto whole = losses_at(MPI_COMM_SELF, {1, 1}, block, "modulators.weight", experts);
+    const MPI_Comm comm = MPI_COMM_WORLD;
+    const int rank = rank_of(comm), ranks = ranks_of(comm);
+    const shard_grid grid{static_cast<std::size_t>(ranks), 1};
+    numbers mine = numbers::of(block);
+    const std::string name = "modulators.weight";
+    const tiffin::shape sizes = mine.all.at(name).first;
+    const own_block own(grid, rank, mine.all.at(name).second, 1, d, experts * vocab);
+    mine.all.erase(name);
+    weights given;
+    named_memory<float> memory;
+    for (auto& [tensor, of] : mine.all) {
+        given.add(tensor, of.second.data(), of.first);
+        memory.add(tensor, of.second.data(), of.first);
+    }
+    given.add_gathered(name, dtype::f32, sizes);
+    const auto store = in_memory::view({own.values.data(), dtype::f32, {own.rows.count, d}}).or_throw();
+    const auto table = sharded_rows::of(comm, store, grid, experts * vocab).or_throw();
+    auto rows = chosen_pool_rows::of(table, experts).or_throw();
+    auto layer = prepare_training(block, given, simd<>{}, {.tokens = batch});
+    auto gradients = sharded_gradients::of(comm, grid, {experts * vocab, d, 1}, batch * experts).or_throw();
+    adamw<simd<>> optimizer({.decay = 0.1, .clip = 0.3});
+    optimizer.add("", layer, memory, [&](std::string_view tensor) { return tensor != name; }).or_throw();
+    optimizer.add(name, *gradients, *own.learning).or_throw();
+    trained made;
+    bytes_sent = 0;
+    for (int step = 0; step < steps; ++step) {
+        const step_data now(step, rank, ranks);
+        const gathered_rows laid = rows.lay_out(now.ids).or_throw();
+        std::set<std::pair<std::int32_t, std::int32_t>> pairs;
+        const std::function<status(const chosen_experts<float>&)> read =
+            [&](const chosen_experts<float>& chosen) {
+                for (std::size_t i = 0; i < chosen.choices.size(); ++i)
+                    pairs.emplace(now.ids[i / chosen.top_k], chosen.choices[i].expert);
+                return rows.read(chosen);
+            };
+        std::vector<float> y(now.x.size());
+        layer.clear_gradients();
+        layer.forward(now.x, {.token_ids = now.ids, .gathered = {&laid, 1}, .on_chosen = &read}, y);
+        made.losses.push_back(sum_over_ranks(comm)(now.squares(y)));
+        layer.backward(y);
+        const learn_detail::layer_row_gradients<float> of_layer(layer,
+                                                                *learn_detail::trained_table(layer, name));
+        REQUIRE(gradients->gather(pool_as_table<float>(of_layer, vocab)).ok());
+        REQUIRE(add_over_ranks(comm, layer).ok());
+        REQUIRE(optimizer.step(1e-2, serially, sum_over_ranks(comm)).ok());
+        // A number to the owner and a row back; then a gradient row behind a header of 8 bytes.
+        made.most_bytes += static_cast<double>(pairs.size() * (4 + 4 * d + 8 + 4 * d));
+    }
+    check_same(made.losses, whole.losses);
+    CHECK(sum_over_ranks(comm)(static_cast<double>(bytes_sent)) == sum_over_ranks(comm)(made.most_bytes));
 }
 
 TEST_CASE("sharded gradients: a gradient that is not finite stops all ranks, and a wrong grid too") {

@@ -80,6 +80,35 @@ const train_detail::parameter<Number>* trained_table(const trainable_layer<Numbe
 
 }  // namespace learn_detail
 
+// Gradients of a pool's rows as those of one table whose row e vocab + id is E_e[id], as chosen_pool_rows reads it.
+// Lifetime: the pool's gradients must outlive it. Cost: a pointer per row that was read.
+template <class Number>
+class pool_as_table final : public row_gradients<Number> {
+public:
+    pool_as_table(const row_gradients<Number>& pool, std::size_t vocab) : pool_(&pool), vocab_(vocab) {
+        refresh();
+    }
+    // To be called after backward, before the gradients are used.
+    void refresh() {
+        rows_.clear();
+        for (std::size_t e = 0; e < pool_->experts(); ++e)
+            for (std::size_t n = 0; n < pool_->size(); ++n)
+                if (const Number* const row = pool_->row(n, e); row != nullptr)
+                    rows_.emplace_back(static_cast<std::int32_t>(e * vocab_) + pool_->id(n), row);
+    }
+    [[nodiscard]] std::size_t experts() const override { return 1; }
+    [[nodiscard]] std::size_t width() const override { return pool_->width(); }
+    [[nodiscard]] std::size_t capacity() const override { return pool_->capacity() * pool_->experts(); }
+    [[nodiscard]] std::size_t size() const override { return rows_.size(); }
+    [[nodiscard]] std::int32_t id(std::size_t n) const override { return rows_[n].first; }
+    [[nodiscard]] const Number* row(std::size_t n, std::size_t) const override { return rows_[n].second; }
+
+private:
+    const row_gradients<Number>* pool_;
+    std::size_t vocab_;
+    std::vector<std::pair<std::int32_t, const Number*>> rows_;
+};
+
 // Rows of a table or a pool in memory, values (experts, vocab, width), with moments and step counts of their own: of a whole
 // table, or of the block that a rank has of one, whose ids and experts count from the block's first.
 // Lifetime: the values must outlive it. Cost: two numbers per value, four bytes per row.

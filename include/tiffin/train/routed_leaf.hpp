@@ -77,8 +77,10 @@ public:
         for (const mixed_term& m : mixed_)
             if (m.is_bank)
                 bank_->forward(call, x, at.chosen, at.ranks, rows(m.term), scratch);
-            else
+            else {
+                call.bring(m.tensor->given.gathered, at.chosen.chosen, router_->choices());
                 mix_rows<M>(call, *m.tensor, at.chosen.chosen, router_->choices(), rows(m.term));
+            }
     }
     template <class Rows>
     void backward(const call_type& call, const number* x, const memory& at, const Rows& d_rows, number* dx,

@@ -148,6 +148,9 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
     call_type call = call_of(checked);
     call.routes = inputs.routes.empty() ? nullptr : inputs.routes.data();
     call.logits = inputs.logits.data;
+    status brought;
+    call.on_chosen = inputs.on_chosen;
+    call.failed = &brought;
     if (inputs.carried != nullptr && needs_.delay != 0) {
         call.carried_is_due = inputs.carried->due() != 0;
         call.carried = inputs.carried->slot(call.tokens).data;
@@ -162,6 +165,7 @@ status trainable_layer<Number>::try_forward(const X& x, const training_inputs<Nu
     if (call.tokens > 0)
         rows_->forward(call, x_.data, out->data, kept, train_detail::step_memory(areas.rest()));
     if (status s = checked.done(); !s) return s;
+    if (!brought) return brought;
     is_forward_done_ = true;
     if (call.carried != nullptr) inputs.carried->advance(call.tokens);
     return {};

@@ -3,13 +3,17 @@
 
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/call/chosen_experts.hpp>
 #include <tiffin/call/gathered_rows.hpp>
+#include <tiffin/error.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/router/selection.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 TIFFIN_BEGIN
 
@@ -44,6 +48,8 @@ struct training_call {
     const std::uint32_t* token_slots = nullptr;  // (tokens): slots of their ids in the tables' gradients
     const std::uint32_t* numbers = nullptr;      // (tokens): index in the whole call; null: t itself
     const gathered_rows* gathered = nullptr;
+    const std::function<status(const chosen_experts<Number>&)>* on_chosen = nullptr;
+    status* failed = nullptr;  // of on_chosen, the first time
 
     const Number* residual = nullptr;
     const Number* per_layer_input = nullptr;
@@ -61,6 +67,12 @@ struct training_call {
     std::size_t workers = 1;
 
     [[nodiscard]] std::size_t number(std::size_t t) const noexcept { return numbers ? numbers[t] : t; }
+    // Has the rows brought that the tokens have chosen of the pool that was gathered as number `pool`, from 1.
+    void bring(std::size_t pool, const choice<Number>* chosen, std::size_t choices) const {
+        if (on_chosen == nullptr || pool == 0) return;
+        status s = (*on_chosen)({pool - 1, {chosen, tokens * choices}, choices, numbers});
+        if (failed->ok()) *failed = std::move(s);
+    }
 
     // Calls task(worker, i) once for each i in [0, n), with up to `workers` at a time.
     template <class Task>

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <tiffin/call/carried_residuals.hpp>
+#include <tiffin/call/chosen_experts.hpp>
 #include <tiffin/call/gathered_rows.hpp>
+#include <tiffin/error.hpp>
 #include <tiffin/named_memory.hpp>
 #include <tiffin/router/selection.hpp>
 #include <tiffin/view.hpp>
@@ -44,6 +46,10 @@ struct training_inputs {
     matrix_view<Number> logits{};                 // (T, experts()): written; of the same router as `routes`
     carried_rows<Number>* carried = nullptr;      // of this forward pass
     std::span<const gathered_rows> gathered{};    // see token_inputs
+    // Called in forward once the experts of a gathered pool are chosen, before their rows are read from `gathered`: see
+    // chosen_pool_rows. Of a pool in a mixture, once per expert that has tokens. Null: all rows are there. Its failure is
+    // that of the call; y is then invalid.
+    const std::function<status(const chosen_experts<Number>&)>* on_chosen = nullptr;
 };
 
 // What backward writes beside the tensors' gradients (empty: not computed), and what it reads beside dy.
