@@ -101,7 +101,7 @@ tiffin_suite(engine/conformance_relatives
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
-                   source/dot_gated.hpp source/mean_of_terms.hpp)
+                   source/dot_gated.hpp source/mean_of_terms.hpp source/centred.hpp source/bias.hpp)
 
 tiffin_suite(engine/random_compositions HEAVY TESTS cpu/engine.hpp plan/compose.hpp)
 

@@ -18,10 +18,14 @@ void add_layer(const language_model& model, std::size_t i, const std::string& ki
     const std::string here = "layers." + std::to_string(i) + ".", there = "model." + here;
     const tiffin::weights all = model.numbers().behind(here);
     const model_sizes& sizes = model.sizes();
-    const auto add = [&](const char* ours, const std::string& theirs) {
+    const auto add = [&](const std::string& ours, const std::string& theirs) {
         to.add(there + theirs, *all.find(ours));
     };
-    add("attention_in.norm.weight", "input_layernorm.weight");
+    const auto add_norm = [&](const char* ours, const std::string& theirs) {
+        add(std::string(ours) + ".weight", theirs + ".weight");
+        if (sizes.layer_norm) add(std::string(ours) + ".bias", theirs + ".bias");
+    };
+    add_norm("attention_in.norm", "input_layernorm");
     add("attention_out.output.weight", "self_attn.o_proj.weight");
     const auto* qkv = static_cast<const float*>(all.find("attention_in.qkv.weight")->data);
     const std::size_t d = sizes.ffn.d_model, narrow = sizes.attention.kv_heads * sizes.attention.head;
@@ -32,7 +36,7 @@ void add_layer(const language_model& model, std::size_t i, const std::string& ki
         qkv += rows * d;
     }
     if (kind == "none") return;
-    add("ffn_in.norm.weight", "post_attention_layernorm.weight");
+    add_norm("ffn_in.norm", "post_attention_layernorm");
     const std::string owner = kind == "swiglu" ? "mlp." : "ffn.";
     const tiffin::weights ffn = model.numbers().behind(here + "ffn.");
     for (const auto& e : ffn.entries()) to.add(there + owner + e.name, e.tensor);
@@ -46,7 +50,9 @@ void export_model(const language_model& model, const std::filesystem::path& fold
     safetensors_writer whole;
     whole.add("model.embed_tokens.weight", *all.find("embedding.weight"));
     whole.add("model.norm.weight", *all.find("head.norm.weight"));
-    bool is_llama = true;
+    if (sizes.layer_norm) whole.add("model.norm.bias", *all.find("head.norm.bias"));
+    if (sizes.untied_head) whole.add("lm_head.weight", *all.find("head.vocabulary.weight"));
+    bool is_llama = !sizes.layer_norm;
     for (std::size_t i = 0; i < sizes.kinds.size(); ++i) {
         const std::string& name = sizes.kinds[i];
         is_llama = is_llama && name == "swiglu";
@@ -74,7 +80,7 @@ void export_model(const language_model& model, const std::filesystem::path& fold
                                 {"max_position_embeddings", sizes.context},
                                 {"rms_norm_eps", 1e-5},
                                 {"rope_theta", 10000.0},
-                                {"tie_word_embeddings", true},
+                                {"tie_word_embeddings", !sizes.untied_head},
                                 {"vocab_size", sizes.ffn.vocabulary}};
     write_text(folder / "config.json", config.dump(2) + "\n");
 }

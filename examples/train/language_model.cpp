@@ -27,6 +27,19 @@ bool is_embedding(std::string_view name) {
     return name.ends_with("word_embed.weight");
 }
 
+using trainable = tiffin::trainable_layer<float>;
+trainable norm_of(const model_sizes& sizes, const tiffin::weights& given,
+                  const training_options<float>& how) {
+    return sizes.layer_norm ? tiffin::prepare_training<layer_norm>(given, simd<>{}, how)
+                            : tiffin::prepare_training<rms_norm>(given, simd<>{}, how);
+}
+template <tiffin::fixed_string Name>
+trainable product_of_norm(const model_sizes& sizes, const tiffin::weights& given,
+                          const training_options<float>& how) {
+    return sizes.layer_norm ? tiffin::prepare_training<product_of<layer_norm, Name>>(given, simd<>{}, how)
+                            : tiffin::prepare_training<product_of<rms_norm, Name>>(given, simd<>{}, how);
+}
+
 }  // namespace
 
 language_model::language_model(const model_sizes& sizes, std::size_t rows,
@@ -62,10 +75,11 @@ language_model::language_model(const model_sizes& sizes, std::size_t rows,
     const auto room = [&](row_matrix& m, std::size_t width) { m.setZero(as_index(rows_), as_index(width)); };
     for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) add_layer(sizes_.kinds[i], prefix_of(i));
     tiffin::weights head = numbers_.behind("head.");
-    head.add("vocabulary.weight", embedding());
+    if (!sizes_.untied_head) head.add("vocabulary.weight", embedding());
     training_options<float> how = options_of("head.", std::min(rows_, head_rows));
-    if (learns_embedding_) how.into.add("vocabulary.weight", embedding_gradient_.as<float>(), {vocab, d});
-    head_.emplace(tiffin::prepare_training<product_of_norm<"vocabulary">>(head, simd<>{}, how));
+    if (learns_embedding_ && !sizes_.untied_head)
+        how.into.add("vocabulary.weight", embedding_gradient_.as<float>(), {vocab, d});
+    head_.emplace(product_of_norm<"vocabulary">(sizes_, head, how));
     room(h_, d);
     room(d_h_, d);
     room(d_rows_, d);
@@ -84,7 +98,7 @@ training_options<float> language_model::options_of(const std::string& part, std:
     training_options<float> how{.tokens = tokens};
     if (trains_)
         how.trains = [this, part](std::string_view name) {
-            const bool is_tied = name == "vocabulary.weight" || is_embedding(name);
+            const bool is_tied = (name == "vocabulary.weight" && !sizes_.untied_head) || is_embedding(name);
             return is_tied ? learns_embedding_ : learns(part + std::string(name));
         };
     return how;
@@ -96,12 +110,10 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     const auto rows_of = [&](std::size_t width) {
         return row_matrix(row_matrix::Zero(as_index(rows_), as_index(width)));
     };
-    using norm = tiffin::normed<tiffin::rms, tiffin::source_input>;
     using output = tiffin::linear<"output">;
     const std::size_t d = sizes_.ffn.d_model;
     layers_.push_back(std::make_unique<layer>(
-        tiffin::prepare_training<product_of_norm<"qkv">>(weights("attention_in."), simd<>{},
-                                                         how("attention_in.")),
+        product_of_norm<"qkv">(sizes_, weights("attention_in."), how("attention_in.")),
         tiffin::prepare_training<output>(weights("attention_out."), simd<>{}, how("attention_out."))));
     layer& made = *layers_.back();
     made.h = rows_of(d);
@@ -110,7 +122,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     if (kind == "none") return;
     made.middle = rows_of(d);
     made.normed = rows_of(d);
-    made.norm.emplace(tiffin::prepare_training<norm>(weights("ffn_in."), simd<>{}, how("ffn_in.")));
+    made.norm.emplace(norm_of(sizes_, weights("ffn_in."), how("ffn_in.")));
     const ffn_kind& block = ffn_kind_of(kind);
     tiffin::weights given = weights("ffn.");
     bool routes = false;
@@ -138,17 +150,22 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     made.router_loss.emplace(losses);
 }
 
+void language_model::add_norm(const std::string& part) {
+    numbers_.add(part + "norm.weight", {sizes_.ffn.d_model});
+    if (sizes_.layer_norm) numbers_.add(part + "norm.bias", {sizes_.ffn.d_model});
+}
+
 void language_model::add_tensors() {
     const std::size_t d = sizes_.ffn.d_model, wide = sizes_.attention.queries();
     numbers_.add("embedding.weight", {sizes_.ffn.vocabulary, d});
     for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) {
         const std::string at = prefix_of(i);
-        numbers_.add(at + "attention_in.norm.weight", {d});
+        add_norm(at + "attention_in.");
         numbers_.add(at + "attention_in.qkv.weight", {sizes_.attention.qkv(), d});
         numbers_.add(at + "attention_out.output.weight", {d, wide});
         if (sizes_.kinds[i] == "none") continue;
         const ffn_kind& kind = ffn_kind_of(sizes_.kinds[i]);
-        numbers_.add(at + "ffn_in.norm.weight", {d});
+        add_norm(at + "ffn_in.");
         for (const auto& [name, t] : kind.tensors(sizes_.ffn)) {
             if (kind.reads_embedding && is_embedding(name)) continue;
             if (ranks_ != nullptr &&
@@ -166,7 +183,8 @@ void language_model::add_tensors() {
             std::copy(map.begin(), map.end(), numbers_.add_integers(at + "ffn." + name, t.shape));
         }
     }
-    numbers_.add("head.norm.weight", {d});
+    add_norm("head.");
+    if (sizes_.untied_head) numbers_.add("head.vocabulary.weight", {sizes_.ffn.vocabulary, d});
 }
 
 void language_model::initialise(std::uint64_t seed, float scale) {
@@ -183,6 +201,7 @@ void language_model::initialise(std::uint64_t seed, float scale) {
     };
     const double small = std::sqrt(2 / (5 * static_cast<double>(d)));
     fill("embedding.weight", small);
+    if (sizes_.untied_head) fill("head.vocabulary.weight", small);
     ones("head.norm.weight");
     for (std::size_t i = 0; i < sizes_.kinds.size(); ++i) {
         const std::string at = prefix_of(i);
@@ -232,7 +251,9 @@ void language_model::add_to(tiffin::adamw<simd<>>& optimizer) {
         for (const auto& [name, block] : l.tables)
             optimizer.add(block->name, block->gradients(), block->learning).or_throw();
     }
-    optimizer.add("head.", *head_, all, [](std::string_view name) { return name == "norm.weight"; })
+    optimizer
+        .add("head.", *head_, all,
+             [&](std::string_view name) { return sizes_.untied_head || name != "vocabulary.weight"; })
         .or_throw();
 }
 
@@ -407,7 +428,9 @@ void language_model::share_gradients() {
         add_up(*l->ffn);
         for (const auto& [name, block] : l->tables) block->send_gradients(*l->ffn, name);
     }
-    add_up(*head_);  // and the embedding, whose gradients are in the same memory
+    add_up(*head_);  // a tied one has the embedding's gradients in the same memory
+    if (sizes_.untied_head)
+        ranks_->add_up({embedding_gradient_.as<float>(), sizes_.ffn.vocabulary * sizes_.ffn.d_model});
 }
 
 step_losses language_model::learn(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
@@ -458,5 +481,7 @@ void language_model::clear_gradients() {
         l->norm->clear_gradients();
         l->ffn->clear_gradients();
     }
-    head_->clear_gradients();  // and the embedding's, which adds to the same memory
+    head_->clear_gradients();  // a tied one has the embedding's in the same memory
+    if (sizes_.untied_head && learns_embedding_)
+        std::fill_n(embedding_gradient_.as<float>(), sizes_.ffn.vocabulary * sizes_.ffn.d_model, 0.0f);
 }

@@ -1,5 +1,6 @@
-// A small Llama-like model that learns: embedding, layers of attention and an FFN, a head tied to the embedding.
-//   h = E[ids];  per layer: h += attention(rms(h)), h += ffn(rms(h));  logits = rms(h) E^T
+// A small Llama-like model that learns: embedding, layers of attention and an FFN, a head.
+//   h = E[ids];  per layer: h += attention(norm(h)), h += ffn(norm(h));  logits = norm(h) U^T
+// norm is rms, or LayerNorm with an offset; U is E, or a matrix of its own.
 // Every product and every norm is a composition of tiffin, and so has its gradient from there; attention is Eigen's.
 #pragma once
 
@@ -9,6 +10,8 @@
 #include <tiffin/learn/adamw.hpp>
 #include <tiffin/learn/cross_entropy.hpp>
 #include <tiffin/learn/router_loss.hpp>
+#include <tiffin/source/bias.hpp>
+#include <tiffin/source/centred.hpp>
 #include <tiffin/source/source_input.hpp>
 #include <tiffin/source/through.hpp>
 
@@ -28,10 +31,12 @@
 #include <utility>
 #include <vector>
 
+using rms_norm = tiffin::normed<tiffin::rms, tiffin::source_input>;
+using layer_norm = tiffin::sum<tiffin::normed<tiffin::rms, tiffin::centred>, tiffin::bias<"norm.bias">>;
+
 // The norm of the input, then a product.
-template <tiffin::fixed_string Name>
-struct product_of_norm : tiffin::through<"", tiffin::normed<tiffin::rms, tiffin::source_input>,
-                                         tiffin::named<tiffin::dense, Name>> {
+template <class Norm, tiffin::fixed_string Name>
+struct product_of : tiffin::through<"", Norm, tiffin::named<tiffin::dense, Name>> {
     static constexpr bool keeps_width = true;  // of the normed row
     static constexpr bool own_width = true;
 };
@@ -42,6 +47,8 @@ struct model_sizes {
     std::size_t context = 128;       // tokens per sequence
     double rope_base = 10000;        // of the rotation by position
     std::vector<std::string> kinds;  // of each layer's FFN; "none": no FFN
+    bool layer_norm = false;         // in place of rms
+    bool untied_head = false;
 };
 
 // What a step brings beside the gradients.
@@ -120,6 +127,7 @@ private:
     };
 
     void add_tensors();
+    void add_norm(const std::string& part);
     void share_gradients();
     // Layers remember the ids of all calls since their gradients were cleared, those of forward alone too.
     void make_room(std::size_t tokens);

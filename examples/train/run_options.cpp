@@ -42,6 +42,10 @@ model_sizes run_options::sizes(std::size_t tokens) const {
     made.ffn = {d_model, d_ff, tokens, layers, experts, bank, rank, d_mem};
     made.attention = {heads, kv_heads, d_model / heads};
     made.context = context;
+    if (norm != "rms" && norm != "layer")
+        throw std::invalid_argument("--norm " + norm + "; known are rms and layer");
+    made.layer_norm = norm == "layer";
+    made.untied_head = untied_head != 0;
     for (const bool here : places(where, layers)) made.kinds.push_back(here ? ffn : elsewhere);
     for (const std::string& kind : made.kinds)
         if (kind != "none") static_cast<void>(ffn_kind_of(kind));

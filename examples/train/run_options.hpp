@@ -19,7 +19,9 @@ struct run_options {
     std::string where = "all";   // all, all-but-0, thirds, halves, or numbers: 1,3
     std::string elsewhere = "swiglu";
     std::size_t experts = 4, bank = 16, rank = 16, d_mem = 32;
-    double scale = 1;  // a modulator's, at the start
+    double scale = 1;          // a modulator's, at the start
+    std::string norm = "rms";  // or layer
+    std::size_t untied_head = 0;
     // The run.
     std::size_t batch = 16;  // sequences
     std::size_t steps = 1000;
@@ -50,6 +52,8 @@ struct run_options {
         visit("rank", rank, ffn_widths);
         visit("d-mem", d_mem, ffn_widths);
         visit("scale", scale, any);
+        visit("norm", norm);
+        visit("untied-head", untied_head, number_range<std::size_t>{0, 1});
         visit("batch", batch, tokens);
         visit("steps", steps, many);
         visit("rate", rate, positive);

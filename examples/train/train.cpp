@@ -328,6 +328,8 @@ int main(int argc, char** argv) {
         {"rank", "rank of each"},
         {"d-mem", "width of a memory (meki)"},
         {"scale", "scale of a modulator (retoken, mort) at the start"},
+        {"norm", "rms, or layer: LayerNorm, with an offset"},
+        {"untied-head", "1: the head has a matrix of its own"},
         {"batch", "sequences per step"},
         {"steps", "steps"},
         {"rate", "learning rate at its peak"},

@@ -11,6 +11,8 @@
 #include <tiffin/norm/rms_one_plus.hpp>
 #include <tiffin/norm/unweighted.hpp>
 #include <tiffin/plan/compose.hpp>
+#include <tiffin/source/bias.hpp>
+#include <tiffin/source/centred.hpp>
 #include <tiffin/source/residual_input.hpp>
 
 #include <vector>
@@ -53,6 +55,7 @@ inline constexpr policies sources{
     policy<signed_root_gate>("signed_root_gate"), policy<copysign_root_gate>("copysign_root_gate"),
     policy<dot_gated<dot_gate_argument<0>, argument<1>, argument<2>, argument<3>>>("dot_gated"),
     policy<mean_of_terms<argument<0>>>("mean_of_terms"),
+    policy<centred>("centred"), policy<bias<"$0">>("bias", {"'bias'"}),
     policy<times_roots<argument<0>>>("times_roots"),
     policy<routed_low_rank<router_argument<0>>>("routed_low_rank", {"softmax_topk"}),
     policy<routed_embedding<router_argument<0>, tensor_argument<1>>>(

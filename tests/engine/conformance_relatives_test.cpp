@@ -1,5 +1,7 @@
 // Layers of other papers that the grammar says too: docs/layers.md, "Relatives".
 #include <tiffin/layers.hpp>
+#include <tiffin/source/bias.hpp>
+#include <tiffin/source/centred.hpp>
 
 #include "support/conformance.hpp"
 #include "support/doctest.hpp"
@@ -91,6 +93,24 @@ TEST_CASE("conformance: Engram's gate") {
         "normed(rms, source_input, 'query_norm'), through('', per_layer_input, named(dense, 'value_proj')))");
     copied.tensors = what.tensors;
     check(copied);
+}
+// LayerNorm: of the input, with and without an offset; of rows that are looked up.
+TEST_CASE("conformance: a row less its mean") {
+    using tiffin::centred, tiffin::normed, tiffin::rms, tiffin::sum, tiffin::through, tiffin::bias;
+    using offset = bias<"norm.bias">;
+    check(compose<normed<rms, centred>>("normed(rms, centred)"));
+    check(compose_with_reference<sum<normed<rms, centred>, offset>>(
+        "sum(normed(rms, centred), bias('norm.bias'))"));
+    using rows = sum<tiffin::token_embedding, tiffin::per_layer_input>;
+    using block = tiffin::ffn<tiffin::gate<tiffin::silu>, through<"", rows, normed<tiffin::l2, centred>>>;
+    tiffin_test::composition of_rows = compose<block>(
+        "ffn(gate(silu), through('', sum(token_embedding, per_layer_input), normed(l2, centred)))");
+    of_rows.tensors = [](const tiffin_test::sizes& s) {
+        tiffin::block_shape shape = s.shape();
+        shape.inner = {shape.d_ff};
+        return tiffin::tensors_needed(block{}, shape);
+    };
+    check(of_rows);
 }
 TEST_CASE("conformance: LongCat's embedding") {
     check(compose<mean_of_five>("longcat_embedding(terms=5)"));

@@ -46,7 +46,7 @@ public:
 
 private:
     std::string source(std::size_t depth) {
-        switch (random_.below(depth == 0 ? 5 : 12)) {
+        switch (random_.below(depth == 0 ? 5 : 14)) {
             case 0:
             case 1: return text({"named(dense, '", name(), "')"});
             case 2: return text({"named(token_embedding, '", name(), "')"});
@@ -59,6 +59,8 @@ private:
             case 9: return text({"scaled('", name(), "', ", source(depth - 1), ")"});
             case 10:
                 return text({"through('", name(), "', ", source(depth - 1), ", ", source(depth - 1), ")"});
+            case 11: return text({"sum(", source(depth - 1), ", bias('", name(), "'))"});
+            case 12: return text({"through('", name(), "', ", source(depth - 1), ", centred)"});
             default: return text({"blend(", source(depth - 1), ", ", source(depth - 1), ")"});
         }
     }

@@ -14,7 +14,7 @@ LINE = re.compile(r"^  (?P<name>--[a-z0-9-]+)(?: (?P<kind>UINT|INT|FLOAT|TEXT)\b
 RANGE = re.compile(r"^:from (?P<least>\S+) to (?P<most>[^\s=]+)")
 NO_NUMBERS = ["", " 5", "5 ", "5x", "x", "0x10", "nan", "-nan", "inf", "-inf", "infinity", "1e400", "-1e400", "1,2", "++5"]
 NO_WHOLE_NUMBERS = ["1e3", "1.5", "010", "-0", "18446744073709551616", "-18446744073709551615", "9" * 40, "0b1", "1'000"]
-FLAGS = {"--resume", "--f32-activations", "--untied"}  # what else has no kind in --help is taken for a text
+FLAGS = {"--resume", "--embedding-parallel", "--f32-activations", "--untied"}  # what else has no kind in --help is taken for a text
 
 
 class Checked:

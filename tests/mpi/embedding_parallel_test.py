@@ -92,6 +92,12 @@ class Ranks(unittest.TestCase):
                 for name in ("layer.0.safetensors", "model.safetensors"):
                     self.assertEqual((self.at / f"one{i}" / name).stat().st_size, (self.at / f"ranks{i}.{n}" / name).stat().st_size)
 
+    def test_layer_norm_and_a_head_of_its_own(self):
+        words = ("--ffn", "stem", "--norm", "layer", "--untied-head", "1")
+        self.one("own_head", *words)
+        self.ranks(2, "own_head2", *words)
+        self.same("own_head", "own_head2")
+
     def test_a_checkpoint_goes_on_at_any_number_of_ranks(self):
         mort = ("--ffn", "mort")
         self.ranks(2, "whole", *mort)

@@ -53,7 +53,10 @@ struct learner {
     explicit learner(const std::vector<std::string>& kinds,
                      const std::function<bool(std::string_view)>& trains = {},
                      tiffin::executor_ref execute = tiffin::serially)
-        : model(sizes_of(kinds), rows, {}, execute, trains) {
+        : learner(sizes_of(kinds), trains, execute) {}
+    explicit learner(const model_sizes& sizes, const std::function<bool(std::string_view)>& trains = {},
+                     tiffin::executor_ref execute = tiffin::serially)
+        : model(sizes, rows, {}, execute, trains) {
         targets[3] = tiffin::no_target;
         model.initialise(5);
         // Larger than one would start with, so that every part has a say; not the integers of a map.
@@ -84,9 +87,21 @@ TEST_CASE("language model: gradients are the slope of the loss, for every kind o
     // Texts: what has no name, a mixture under a modulator, a part that reads the residual stream.
     all.push_back({"none", "ffn(gate(sigmoid), sum(dense, token_embedding))"});
     all.push_back({"retoken(moe(stem, top_k=2))", "parallel(swiglu, on_residual(mlp))"});
-    for (const auto& kinds : all) {
+    std::vector<model_sizes> models;
+    for (const auto& kinds : all) models.push_back(sizes_of(kinds));
+    // LayerNorm, and a head of its own: beside a block that reads the embedding too.
+    for (const char* kind : {"swiglu", "meki"})
+        for (const bool both : {false, true}) {
+            models.push_back(sizes_of({"none", kind}));
+            models.back().untied_head = true;
+            models.back().layer_norm = both;
+        }
+    for (const model_sizes& sizes : models) {
+        const auto& kinds = sizes.kinds;
         CAPTURE(kinds[0]);
-        learner one(kinds);
+        CAPTURE(sizes.layer_norm);
+        CAPTURE(sizes.untied_head);
+        learner one(sizes);
         tiffin::adamw<tiffin::simd<>> optimizer({.decay = 0, .clip = 0});
         one.model.add_to(optimizer);
         one.model.clear_gradients();

@@ -190,6 +190,23 @@ class Runs(unittest.TestCase):
         self.refused(run(GENERATE, self.checkpoint("bad"), "x"), "gate_proj.weight", "(24, 16)", "(25, 16)")
         self.refused(self.train("bad", "--resume", "--steps", "4", ok=False), "--d-ff 24 with --resume", "began with 25")
 
+    def test_layer_norm_and_a_head_of_its_own(self):
+        words = ["--norm", "layer", "--untied-head", "1"]
+        self.train("own_head", *words)
+        self.train("own_head_later", *words, "--stop", "20")
+        self.train("own_head_later", "--resume")
+        self.assertEqual(self.checkpoint("own_head_later").read_bytes(), self.checkpoint("own_head").read_bytes())
+        self.assertEqual(run(GENERATE, self.checkpoint("own_head"), "the", "--temperature", "0").returncode, 0)
+        whole = (self.at / "own_head/model.safetensors").read_bytes()
+        tensors = json.loads(whole[8:8 + struct.unpack("<Q", whole[:8])[0]])
+        for name in ("lm_head.weight", "model.norm.bias", "model.layers.0.input_layernorm.bias"):
+            self.assertIn(name, tensors)
+        config = json.loads((self.at / "own_head/config.json").read_text())
+        self.assertEqual((config["tie_word_embeddings"], config["model_type"]), (False, "tiffin_example"))
+        log = [line.split(",") for line in (self.at / "own_head/log.csv").read_text().splitlines()]
+        self.assertLess(float(log[-1][2]), float(log[1][2]) - 0.5)
+        self.refused(self.train("none", "--norm", "batch", ok=False), "--norm batch; known are rms and layer")
+
     def test_options_that_make_no_run(self):
         for words, part in ((["--steps", "0"], "--steps: '0' is no whole number from 1"),
                             (["--steps", "-1"], "--steps: '-1' is no whole number from 1"),
