@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Stock llama.cpp, and the same with its feed-forward blocks by tiffin, in turns.
+"""Stock llama.cpp, the same with its feed-forward blocks by tiffin, and further programs, in turns.
 
-    benchmarks/llama_cpp.py --bin path/to/llama.cpp/build/bin --library libggml-tiffin.so MODEL.gguf...
+    benchmarks/llama_cpp.py --bin path/to/llama.cpp/build/bin --library libggml-tiffin.so [--beside NAME=BIN[,ARGUMENT...]] MODEL.gguf...
 
 Runs llama-bench (prompt and generation) once without the library and once with it, as many rounds as asked, and prints for
-each model the median of the ratios of tokens per second with their quartiles. --text adds the perplexity of a text by
-llama-perplexity, --memory the peak of resident memory and the time of a first token by llama-bench.
+each model the median of the ratios of tokens per second with their quartiles. --beside adds the llama-bench of another folder
+to each round, under a name of yours, with arguments of its own: --beside 'repacked=ik_llama.cpp/build/bin,-rtr,1'. --text adds
+the perplexity of a text by llama-perplexity, --memory the peak of resident memory and the time of a first token by llama-bench.
 """
 
 import argparse
@@ -34,12 +35,21 @@ def run(command, env):
     return done
 
 
-def bench(args, model, library):
-    done = run([args.bin / "llama-bench", "-m", model, "-p", args.prompt, "-n", args.generate, "-t", args.threads, "-r", 1,
-                "-o", "json"], environment(library))
+def program(text):
+    """NAME=BIN[,ARGUMENT...] as its parts."""
+    name, _, rest = text.partition("=")
+    folder, *arguments = rest.split(",")
+    if not name or not folder:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=BIN[,ARGUMENT...]")
+    return name, Path(folder).resolve(), arguments
+
+
+def bench(args, model, library=None, folder=None, arguments=()):
+    done = run([(folder or args.bin) / "llama-bench", "-m", model, "-p", args.prompt, "-n", args.generate, "-t", args.threads, "-r", 1,
+                "-o", "json", *arguments], environment(library))
     if library and "feed-forward blocks of ggml" not in done.stderr:
         sys.exit(f"llama-bench has not loaded {library}:\n{done.stderr[-2000:]}")
-    told = json.loads(done.stdout)
+    told = json.loads(done.stdout[done.stdout.index("["):])  # some print lines of their own before it
     return {("prompt" if t["n_prompt"] else "generation"): t["avg_ts"] for t in told}
 
 
@@ -73,6 +83,8 @@ def main():
     parse.add_argument("models", nargs="+", type=Path, metavar="MODEL")
     parse.add_argument("--bin", required=True, type=Path, help="folder with llama-bench and llama-perplexity")
     parse.add_argument("--library", required=True, type=Path, help="libggml-tiffin.so")
+    parse.add_argument("--beside", action="append", type=program, default=[], metavar="NAME=BIN[,ARGUMENT...]",
+                       help="llama-bench of another folder, in the same turns; may be given again")
     parse.add_argument("--rounds", type=int, default=7)
     parse.add_argument("--prompt", type=int, default=512, help="tokens")
     parse.add_argument("--generate", type=int, default=32, help="tokens")
@@ -83,24 +95,29 @@ def main():
     args = parse.parse_args()
     library = args.library.resolve()
     args.bin = args.bin.resolve()  # without a folder in its name a program is looked for in PATH
-    for path in [library, args.bin / "llama-bench", *([args.bin / "llama-perplexity", args.text] if args.text else []), *args.models]:
+    for path in [library, args.bin / "llama-bench", *([args.bin / "llama-perplexity", args.text] if args.text else []),
+                 *(folder / "llama-bench" for _, folder, _ in args.beside), *args.models]:
         if not path.exists():
             sys.exit(f"{path}: is not there")
 
-    print("| model | test | stock, tokens/s | tiffin, tokens/s | ratio | quartiles |\n|---|---|---|---|---|---|", flush=True)
+    others = ["stock", *(name for name, _, _ in args.beside)]
+    print("| model | test | tiffin, tokens/s |" + "".join(f" {name}, tokens/s | tiffin over it | quartiles |" for name in others))
+    print("|---" * (3 + 3 * len(others)) + "|", flush=True)
     for model in args.models:
-        stock, ours = [], []
+        rounds = []  # of each: the results of ours, then of the others
         for i in range(args.rounds):
             if sys.stderr.isatty():
                 print(f"\r{model.name}: round {i + 1} of {args.rounds}", end="", file=sys.stderr)
-            stock.append(bench(args, model, None))
-            ours.append(bench(args, model, library))
+            rounds.append([bench(args, model, library), bench(args, model),
+                           *(bench(args, model, None, folder, arguments) for _, folder, arguments in args.beside)])
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
-        for test in stock[0]:
-            low, middle, high = quartiles([b[test] / a[test] for a, b in zip(stock, ours)])
-            print(f"| {model.name} | {test} | {statistics.median(s[test] for s in stock):.1f} | "
-                  f"{statistics.median(s[test] for s in ours):.1f} | {middle:.2f} | {low:.2f} to {high:.2f} |", flush=True)
+        for test in rounds[0][0]:
+            cells = [f"{statistics.median(r[0][test] for r in rounds):.1f}"]
+            for i in range(1, 1 + len(others)):
+                low, middle, high = quartiles([r[0][test] / r[i][test] for r in rounds])
+                cells += [f"{statistics.median(r[i][test] for r in rounds):.1f}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
+            print(f"| {model.name} | {test} | " + " | ".join(cells) + " |", flush=True)
     if args.text:
         print("\n| model | perplexity, stock | tiffin | relative difference |\n|---|---|---|---|", flush=True)
         for model in args.models:
