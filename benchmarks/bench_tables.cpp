@@ -26,6 +26,7 @@
 #include "../examples/support/progress_bar.hpp"
 #include "../examples/support/signals.hpp"
 #include "../examples/support/vocabulary.hpp"
+#include "disturbance.hpp"
 #include "machine.hpp"
 
 #include <omp.h>
@@ -299,12 +300,14 @@ void add_gather(const std::string& name, const way& how, std::size_t row_bytes, 
         [=](benchmark::State& state) {
             timed_way it(how, table_of(row_bytes), cold);
             std::vector<double> a_row;
+            const tiffin_bench::disturbance others;
             for (auto _ : state) {
                 const double took = it.seconds(next_seed++);
                 state.SetIterationTime(took);
                 a_row.push_back(1e6 * took / static_cast<double>(it.count()));
             }
             report(state, a_row, "microseconds_a_row");
+            state.counters["others"] = others.share();
         })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
@@ -320,6 +323,7 @@ void add_ratio(const std::string& name, const std::string& base, const std::map<
         [=, above = all.at(name), below = all.at(base)](benchmark::State& state) {
             timed_way one(above, table_of(row_bytes), cold), other(below, table_of(row_bytes), cold);
             std::vector<double> ratios;
+            const tiffin_bench::disturbance others;
             for (auto _ : state) {
                 const std::uint32_t seed = next_seed++;
                 const bool first = seed % 2 == 0;
@@ -328,6 +332,7 @@ void add_ratio(const std::string& name, const std::string& base, const std::map<
                 ratios.push_back(first ? a / b : b / a);
             }
             report(state, ratios, "ratio");
+            state.counters["others"] = others.share();
         })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);

@@ -10,6 +10,7 @@
 #include <tiffin/train/simd.hpp>
 
 #include "../examples/support/number_range.hpp"
+#include "disturbance.hpp"
 #include "machine.hpp"
 
 #include <benchmark/benchmark.h>
@@ -155,6 +156,7 @@ void measure_step(benchmark::State& state, const maker& make, const sizes& of, i
     const subject s = make(of, threads);
     s.step();
     std::vector<double> rooflines, rates;
+    const tiffin_bench::disturbance others;
     for (auto _ : state) {
         const double ms = time_of(s);
         state.SetIterationTime(ms / 1e3);
@@ -165,6 +167,7 @@ void measure_step(benchmark::State& state, const maker& make, const sizes& of, i
     state.counters["GFLOPs"] = quantile(rates, 0.5);
     state.counters["roofline"] = quantile(rooflines, 0.5);
     state.counters["kept_MB"] = s.kept_bytes / 1e6;
+    state.counters["others"] = others.share();
 }
 void measure_ratio(benchmark::State& state, const maker& above, const maker& below, const sizes& of,
                    int threads) {
@@ -172,6 +175,7 @@ void measure_ratio(benchmark::State& state, const maker& above, const maker& bel
     a.step();
     b.step();
     std::vector<double> ratios;
+    const tiffin_bench::disturbance others;
     for (auto _ : state) {
         const bool first = ratios.size() % 2 == 0;  // who goes first changes
         const double one = time_of(first ? a : b), other = time_of(first ? b : a);
@@ -182,6 +186,7 @@ void measure_ratio(benchmark::State& state, const maker& above, const maker& bel
     state.counters["quarter"] = quantile(ratios, 0.25);
     state.counters["three_quarters"] = quantile(ratios, 0.75);
     state.counters["flops"] = a.flops / b.flops;
+    state.counters["others"] = others.share();
     state.counters["over_flops"] = quantile(ratios, 0.5) * b.flops / a.flops;
 }
 

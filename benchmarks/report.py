@@ -14,10 +14,13 @@ RATIO = re.compile(r"ratio/(.+)/over/(.+)/tokens:(\d+)/(?:real|manual)_time$")
 CURVE = re.compile(r"curve/(.+)/real_time$")
 OVERHEAD = re.compile(r"overhead/([^/]+)/(.+)/real_time$")
 
+QUIET = 0.05  # of the processors' time: others may have had so much of it
+
 
 class Report:
     """Medians where there are repetitions, of
         times:  {(name, shape): {tokens: (milliseconds, roofline)}}
+        noisy:  the same keys, and those below, of what was measured beside others
         ratios: {(above, below): {tokens: (median, lower quartile, upper quartile)}}, names with their shapes
         curves: {name: {counter: value}}
         overheads: {(executor, name): (median, lower quartile, upper quartile)}, microseconds"""
@@ -26,6 +29,7 @@ class Report:
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
         self.context = report["context"]
+        self.noisy, self.most_others = set(), None
         self.times, self.ratios, self.curves, self.overheads = defaultdict(dict), defaultdict(dict), {}, {}
         runs = {}
         for one in report["benchmarks"]:
@@ -36,13 +40,27 @@ class Report:
                     runs[name] = one
         for name, one in runs.items():
             if match := TIMED.match(name):
-                self.times[match[1], match[2]][int(match[3])] = (one["real_time"], one["roofline"])
+                key = (match[1], match[2], int(match[3]))
+                self.times[key[:2]][key[2]] = (one["real_time"], one["roofline"])
             elif match := RATIO.match(name):
-                self.ratios[match[1], match[2]][int(match[3])] = (one["ratio"], one["quarter"], one["three_quarters"])
+                key = (match[1], match[2], int(match[3]))
+                self.ratios[key[:2]][key[2]] = (one["ratio"], one["quarter"], one["three_quarters"])
             elif match := CURVE.match(name):
-                self.curves[match[1]] = one
+                key = match[1]
+                self.curves[key] = one
             elif match := OVERHEAD.match(name):
-                self.overheads[match[1], match[2]] = (one["microseconds"], one["quarter"], one["three_quarters"])
+                key = (match[1], match[2])
+                self.overheads[key] = (one["microseconds"], one["quarter"], one["three_quarters"])
+            else:
+                continue
+            others = one.get("others", -1)
+            if others >= 0:
+                self.most_others = max(others, self.most_others or 0)
+            if others > QUIET:
+                self.noisy.add(key)
+
+    def mark(self, *key):
+        return "*" if (key if len(key) > 1 else key[0]) in self.noisy else ""
 
     def over_fastest_peer(self, name, shape):
         """{tokens: ratio} over the fastest of the other libraries that it was held against in turns."""
@@ -82,35 +100,41 @@ def machine_of(context):
 
 
 def lines_of(rows, cell):
-    """A table of {name: {tokens: value}}."""
+    """A table of {name: {tokens: value}}; cell(name, tokens, value)."""
     tokens = sorted({t for row in rows.values() for t in row})
     lines = ["| | " + " | ".join("T = %d" % t for t in tokens) + " |", "|" + "---|" * (len(tokens) + 1)]
     for name in sorted(rows):
-        lines.append("| " + name + " | " + " | ".join(cell(rows[name][t]) if t in rows[name] else "" for t in tokens) + " |")
+        lines.append("| " + name + " | " + " | ".join(cell(name, t, rows[name][t]) if t in rows[name] else "" for t in tokens) + " |")
     return lines + [""]
 
 
 def tables(report):
     lines = ["# Layers and number formats", "", machine_of(report.context) + ", " + report.context["date"] + ".", ""]
+    if report.most_others is not None:
+        lines += ["Others had at most %.0f %% of the processors' time during a measurement." % (100 * report.most_others) + (
+            " %d figures with a * were measured beside more than %.0f %%, and are not to be quoted." % (len(report.noisy), 100 * QUIET)
+            if report.noisy else ""), ""]
     for shape in sorted({s for _, s in report.times}):
         lines += ["## d_model x d_ff = " + shape, "", "Milliseconds / share of the machine's limit.", ""]
-        lines += lines_of({name: row for (name, s), row in report.times.items() if s == shape}, lambda v: "%.3g / %.2f" % v)
+        lines += lines_of({name: row for (name, s), row in report.times.items() if s == shape},
+                          lambda name, t, v, s=shape: "%.3g / %.2f" % v + report.mark(name, s, t))
     if report.ratios:
         lines += ["## Times over others, in turns", "", "Medians, and quartiles, of the ratios of neighbouring calls.", ""]
         lines += lines_of({above + " over " + below: row for (above, below), row in report.ratios.items()},
-                          lambda v: "%.2f (%.2f to %.2f)" % v)
+                          lambda name, t, v: "%.2f (%.2f to %.2f)" % v + report.mark(*name.split(" over "), t))
     if report.curves:
         lines += ["## Time over tokens, 1 to 32", "", "The worst step is the smallest median of t(T + 1) / t(T): below 1, a token more takes less time.", "",
                   "| | worst step | quartiles | from T | milliseconds of T = 1, 2, 4, 8, 16, 32 |", "|---|---|---|---|---|"]
         for name, one in sorted(report.curves.items()):
             times = ", ".join("%.3g" % one["ms_%02d" % t] for t in (1, 2, 4, 8, 16, 32))
-            lines.append("| %s | %.2f | %.2f to %.2f | %.0f | %s |" % (
-                name, one["step"], one["quarter"], one["three_quarters"], one["step_from"], times))
+            lines.append("| %s | %.2f%s | %.2f to %.2f | %.0f | %s |" % (
+                name, one["step"], report.mark(name), one["quarter"], one["three_quarters"], one["step_from"], times))
         lines.append("")
     if report.overheads:
         lines += ["## Hand-over", "", "Microseconds of a call of one token beyond its tasks: medians, and quartiles.", "",
                   "| executor | layer | microseconds |", "|---|---|---|"]
-        lines += ["| %s | %s | %.2f (%.2f to %.2f) |" % (*key, *value) for key, value in sorted(report.overheads.items())]
+        lines += ["| %s | %s | %.2f (%.2f to %.2f)%s |" % (*key, *value, report.mark(*key))
+                  for key, value in sorted(report.overheads.items())]
         lines.append("")
     return "\n".join(lines)
 

@@ -1,5 +1,7 @@
 #include "measuring.hpp"
 
+#include "../disturbance.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <tiffin/executor/openmp.hpp>
@@ -61,6 +63,11 @@ void tell_quartiles(benchmark::State& state, const quartiles& of, const char* na
     state.counters["three_quarters"] = factor * of.high;
 }
 
+// `others`: what else had of the processors' time, which report.py marks.
+void tell(benchmark::State& state, const disturbance& others) {
+    state.counters["others"] = others.share();
+}
+
 // Fewer make no quartiles. Google Benchmark asks for one iteration where that takes long.
 constexpr std::size_t fewest_pairs = 9;
 
@@ -116,6 +123,7 @@ void measure(benchmark::State& state, const std::string& name, std::size_t token
     it.warm_up(tokens);
     std::size_t next = 0;
     inputs().run(it, next++, tokens, execute);
+    const disturbance others;
     run_record record(maker.kind, maker.work(tokens));
     for (auto _ : state) {
         inputs().run(it, next++, tokens, execute);
@@ -126,6 +134,7 @@ void measure(benchmark::State& state, const std::string& name, std::size_t token
         }
     }
     record.report(state);
+    tell(state, others);
 }
 
 // What disturbs the machine disturbs both calls of a pair. The ratio is the median of those of the pairs.
@@ -139,6 +148,7 @@ void measure_ratio(benchmark::State& state, const std::string& above_name, const
     inputs().seconds(above, next, tokens);
     inputs().seconds(below, next, tokens);
     std::vector<double> ratios;
+    const disturbance others;
     const auto pair = [&] {
         ++next;
         // Who goes first changes, as the second finds x in the cache.
@@ -149,6 +159,7 @@ void measure_ratio(benchmark::State& state, const std::string& above_name, const
     for (auto _ : state) pair();
     while (ratios.size() < fewest_pairs) pair();
     tell_quartiles(state, quartiles_of(ratios), "ratio");
+    tell(state, others);
 }
 
 // Up and down in turns, so that neighbours in the curve are neighbours in time, and each step is measured
@@ -162,6 +173,7 @@ void measure_curve(benchmark::State& state, const std::string& name) {
         inputs().seconds(it, next++, n);
     }
     std::array<std::vector<double>, most> times;
+    const disturbance others;
     const auto sweep = [&] {
         const bool up = ++sweeps % 2 == 0;
         for (std::size_t i = 0; i < most; ++i) {
@@ -186,6 +198,7 @@ void measure_curve(benchmark::State& state, const std::string& name) {
         state.counters["step_from"] = static_cast<double>(n + 1);
     }
     tell_quartiles(state, worst, "step");
+    tell(state, others);
 }
 
 // An executor that adds up how long the slowest task of each hand-over took.
@@ -212,6 +225,7 @@ void measure_overhead(benchmark::State& state, const std::string& name, const ti
     subject& it = subject_named(name);
     std::vector<double> beyond;
     std::vector<std::chrono::duration<double>> of_tasks(1024);
+    const disturbance others;
     std::size_t next = 0;
     for (auto _ : state) {
         double tasks = 0;
@@ -222,6 +236,7 @@ void measure_overhead(benchmark::State& state, const std::string& name, const ti
         beyond.push_back(took.count() - tasks);
     }
     tell_quartiles(state, quartiles_of(beyond), "microseconds", 1e6);
+    tell(state, others);
 }
 
 template <class Measure>

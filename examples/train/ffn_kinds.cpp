@@ -135,8 +135,11 @@ tiffin::status ffn_kind::initialise_part(const ffn_sizes& s, const std::string& 
     return tiffin::initialise_part(composed(s).plan(), of.shape(), tensor, first, to, how, prefix);
 }
 tiffin::trainable_layer<float> ffn_kind::prepare(const ffn_sizes& s, const tiffin::weights& weights,
-                                                 const tiffin::training_options<float>& how) const {
-    auto made = tiffin::prepare_training(composed(s), weights, tiffin::simd<>{}, how);
+                                                 const tiffin::training_options<float>& how,
+                                                 bool bf16_products) const {
+    auto made = bf16_products
+                    ? tiffin::prepare_training(composed(s), weights, tiffin::simd<tiffin::bf16>{}, how)
+                    : tiffin::prepare_training(composed(s), weights, tiffin::simd<>{}, how);
     if (made.needs().given_width != 0)
         throw std::invalid_argument(name + ": reads per_layer_input, which this model does not have");
     return made;

@@ -69,7 +69,8 @@ public:
                                                  const std::string& prefix) const;
     // Throws std::invalid_argument for a block that reads what the model does not have.
     [[nodiscard]] tiffin::trainable_layer<float> prepare(const ffn_sizes& s, const tiffin::weights& weights,
-                                                         const tiffin::training_options<float>& how) const;
+                                                         const tiffin::training_options<float>& how,
+                                                         bool bf16_products = false) const;
 };
 
 // All that have names, in the order in which help texts name them. One of your own is a line.

@@ -28,16 +28,21 @@ bool is_embedding(std::string_view name) {
 }
 
 using trainable = tiffin::trainable_layer<float>;
+template <class Block>
+trainable prepared(const model_sizes& sizes, const tiffin::weights& given,
+                   const training_options<float>& how) {
+    return sizes.bf16_products ? tiffin::prepare_training<Block>(given, simd<tiffin::bf16>{}, how)
+                               : tiffin::prepare_training<Block>(given, simd<>{}, how);
+}
 trainable norm_of(const model_sizes& sizes, const tiffin::weights& given,
                   const training_options<float>& how) {
-    return sizes.layer_norm ? tiffin::prepare_training<layer_norm>(given, simd<>{}, how)
-                            : tiffin::prepare_training<rms_norm>(given, simd<>{}, how);
+    return sizes.layer_norm ? prepared<layer_norm>(sizes, given, how) : prepared<rms_norm>(sizes, given, how);
 }
 template <tiffin::fixed_string Name>
 trainable product_of_norm(const model_sizes& sizes, const tiffin::weights& given,
                           const training_options<float>& how) {
-    return sizes.layer_norm ? tiffin::prepare_training<product_of<layer_norm, Name>>(given, simd<>{}, how)
-                            : tiffin::prepare_training<product_of<rms_norm, Name>>(given, simd<>{}, how);
+    return sizes.layer_norm ? prepared<product_of<layer_norm, Name>>(sizes, given, how)
+                            : prepared<product_of<rms_norm, Name>>(sizes, given, how);
 }
 
 }  // namespace
@@ -114,7 +119,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
     const std::size_t d = sizes_.ffn.d_model;
     layers_.push_back(std::make_unique<layer>(
         product_of_norm<"qkv">(sizes_, weights("attention_in."), how("attention_in.")),
-        tiffin::prepare_training<output>(weights("attention_out."), simd<>{}, how("attention_out."))));
+        prepared<output>(sizes_, weights("attention_out."), how("attention_out."))));
     layer& made = *layers_.back();
     made.h = rows_of(d);
     made.qkv_rows = rows_of(sizes_.attention.qkv());
@@ -140,7 +145,7 @@ void language_model::add_layer(const std::string& kind, const std::string& prefi
         return from.is_chosen_from() ? from.fetch(chosen) : tiffin::status{};
     };
     made.kind_reads_embedding = block.reads_embedding;
-    made.ffn.emplace(block.prepare(sizes_.ffn, given, how("ffn.")));
+    made.ffn.emplace(block.prepare(sizes_.ffn, given, how("ffn."), sizes_.bf16_products));
     if (!routes) return;
     made.routes.resize(rows_ * made.ffn->choices());
     made.logits = rows_of(made.ffn->experts());

@@ -49,6 +49,7 @@ struct model_sizes {
     std::vector<std::string> kinds;  // of each layer's FFN; "none": no FFN
     bool layer_norm = false;         // in place of rms
     bool untied_head = false;
+    bool bf16_products = false;  // factors of products of weights rounded to bf16, forward and back
 };
 
 // What a step brings beside the gradients.

@@ -46,6 +46,9 @@ model_sizes run_options::sizes(std::size_t tokens) const {
         throw std::invalid_argument("--norm " + norm + "; known are rms and layer");
     made.layer_norm = norm == "layer";
     made.untied_head = untied_head != 0;
+    if (products != "f32" && products != "bf16")
+        throw std::invalid_argument("--products " + products + "; known are f32 and bf16");
+    made.bf16_products = products == "bf16";
     for (const bool here : places(where, layers)) made.kinds.push_back(here ? ffn : elsewhere);
     for (const std::string& kind : made.kinds)
         if (kind != "none") static_cast<void>(ffn_kind_of(kind));

@@ -22,6 +22,7 @@ struct run_options {
     double scale = 1;          // a modulator's, at the start
     std::string norm = "rms";  // or layer
     std::size_t untied_head = 0;
+    std::string products = "f32";  // or bf16
     // The run.
     std::size_t batch = 16;  // sequences
     std::size_t steps = 1000;
@@ -54,6 +55,7 @@ struct run_options {
         visit("scale", scale, any);
         visit("norm", norm);
         visit("untied-head", untied_head, number_range<std::size_t>{0, 1});
+        visit("products", products);
         visit("batch", batch, tokens);
         visit("steps", steps, many);
         visit("rate", rate, positive);

@@ -330,6 +330,7 @@ int main(int argc, char** argv) {
         {"scale", "scale of a modulator (retoken, mort) at the start"},
         {"norm", "rms, or layer: LayerNorm, with an offset"},
         {"untied-head", "1: the head has a matrix of its own"},
+        {"products", "f32, or bf16: factors of products with weights are rounded to it, sums are in f32"},
         {"batch", "sequences per step"},
         {"steps", "steps"},
         {"rate", "learning rate at its peak"},
