@@ -5,7 +5,9 @@
 
 Runs llama-bench (prompt and generation) once without the library and once with it, as many rounds as asked, and prints for
 each model the median of the ratios of tokens per second with their quartiles. --beside adds the llama-bench of another folder
-to each round, under a name of yours, with arguments of its own: --beside 'repacked=ik_llama.cpp/build/bin,-rtr,1'. --text adds
+to each round, under a name of yours, with arguments of its own: --beside 'repacked=ik_llama.cpp/build/bin,-rtr,1'. --pairs takes
+the models two by two, a narrow and a wide one that differ in the width of their feed-forward blocks alone, and compares the times
+that the wide one takes more: those of the blocks, without the attention that each program computes in its own way. --text adds
 the perplexity of a text by llama-perplexity, --memory the peak of resident memory and the time of a first token by llama-bench.
 """
 
@@ -53,6 +55,15 @@ def bench(args, model, library=None, folder=None, arguments=()):
     return {("prompt" if t["n_prompt"] else "generation"): t["avg_ts"] for t in told}
 
 
+def more(results):
+    """Tokens per second of one model, or of what the second of a pair takes more time for."""
+    if len(results) == 1:
+        return results[0]
+    narrow, wide = results
+    times = {test: 1 / wide[test] - 1 / narrow[test] for test in wide}
+    return {test: 1 / max(time, 1e-9) for test, time in times.items()}
+
+
 def perplexity(args, model, library):
     done = run([args.bin / "llama-perplexity", "-m", model, "-f", args.text, "-c", 512, "--chunks", args.chunks, "-t", args.threads],
                environment(library, preload=True))
@@ -85,6 +96,7 @@ def main():
     parse.add_argument("--library", required=True, type=Path, help="libggml-tiffin.so")
     parse.add_argument("--beside", action="append", type=program, default=[], metavar="NAME=BIN[,ARGUMENT...]",
                        help="llama-bench of another folder, in the same turns; may be given again")
+    parse.add_argument("--pairs", action="store_true", help="models are NARROW WIDE NARROW WIDE ...: compare what the wide ones take more")
     parse.add_argument("--rounds", type=int, default=7)
     parse.add_argument("--prompt", type=int, default=512, help="tokens")
     parse.add_argument("--generate", type=int, default=32, help="tokens")
@@ -93,6 +105,8 @@ def main():
     parse.add_argument("--chunks", type=int, default=32, help="of 512 tokens, of the text")
     parse.add_argument("--memory", action="store_true", help="compare peak memory and the time to a first token")
     args = parse.parse_args()
+    if args.pairs and len(args.models) % 2:
+        parse.error(f"--pairs: {len(args.models)} models are not pairs")
     library = args.library.resolve()
     args.bin = args.bin.resolve()  # without a folder in its name a program is looked for in PATH
     for path in [library, args.bin / "llama-bench", *([args.bin / "llama-perplexity", args.text] if args.text else []),
@@ -101,15 +115,19 @@ def main():
             sys.exit(f"{path}: is not there")
 
     others = ["stock", *(name for name, _, _ in args.beside)]
-    print("| model | test | tiffin, tokens/s |" + "".join(f" {name}, tokens/s | tiffin over it | quartiles |" for name in others))
+    unit = "tokens/s of what the wide one has more" if args.pairs else "tokens/s"
+    print(f"| model | test | tiffin, {unit} |" + "".join(f" {name} | tiffin over it | quartiles |" for name in others))
     print("|---" * (3 + 3 * len(others)) + "|", flush=True)
-    for model in args.models:
+    step = 2 if args.pairs else 1
+    for at in range(0, len(args.models), step):
+        model = args.models[at + step - 1]
         rounds = []  # of each: the results of ours, then of the others
         for i in range(args.rounds):
             if sys.stderr.isatty():
                 print(f"\r{model.name}: round {i + 1} of {args.rounds}", end="", file=sys.stderr)
-            rounds.append([bench(args, model, library), bench(args, model),
-                           *(bench(args, model, None, folder, arguments) for _, folder, arguments in args.beside)])
+            ours, stock, *beside = ([bench(args, one, *how) for one in args.models[at:at + step]]
+                                    for how in ((library,), (), *((None, folder, arguments) for _, folder, arguments in args.beside)))
+            rounds.append([more(results) for results in (ours, stock, *beside)])
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
         for test in rounds[0][0]:
