@@ -41,7 +41,11 @@ const tiffin::io::side_file* side_file() {
         const char* const path = std::getenv("TIFFIN_SIDE_FILE");
         if (path == nullptr || *path == 0) return std::nullopt;
         auto opened = tiffin::io::side_file::open(path);
-        if (opened) return *std::move(opened);
+        if (opened) {
+            GGML_LOG_INFO("tiffin: %s adds tables to %zu layers\n", opened->label().c_str(),
+                          opened->layers().size());
+            return *std::move(opened);
+        }
         GGML_LOG_ERROR("tiffin: %s; the model runs without it\n", opened.failure().message().c_str());
         return std::nullopt;
     }();
