@@ -34,7 +34,10 @@ const std::vector<claim>& claims() {
         {13, "scale_starts", "Where should the scale of a modulator start?", "ReToken, MoRT App. G",
          scale_starts},
         {14, "resting_rows", "Does it matter whether rows that no token reads decay?",
-         "dense AdamW, as the papers have it", resting_rows}};
+         "dense AdamW, as the papers have it", resting_rows},
+        {15, "isocompute",
+         "How much compute does MoRT save on the frontier, and does the frontier keep its slope?",
+         "MoRT, Eq. 9 to 15", isocompute}};
     return all;
 }
 

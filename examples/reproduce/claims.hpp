@@ -79,3 +79,4 @@ claim_table memory_width(lab&);
 claim_table equal_parameters(lab&);
 claim_table scale_starts(lab&);
 claim_table resting_rows(lab&);
+claim_table isocompute(lab&);

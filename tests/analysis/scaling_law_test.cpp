@@ -1,4 +1,6 @@
-// MoRT's law against minima by search, fits against laws that made the losses, and what the paper's tables imply.
+// MoRT's law against minima by search, fits against laws that made the losses, what the paper's tables imply, and frontiers
+// with known slopes and shifts.
+#include <tiffin/analysis/frontier.hpp>
 #include <tiffin/analysis/scaling_law.hpp>
 
 #include "support/doctest.hpp"
@@ -8,6 +10,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace analysis_scaling_law_test {
@@ -187,6 +190,186 @@ TEST_CASE("scaling_law: runs that no law can be fitted to") {
         const auto failed = fit_scaling_law(runs);
         REQUIRE(!failed);
         CHECK(failed.failure().message().find("runs[5]") != std::string::npos);
+    }
+}
+
+namespace {
+
+// The least losses of a law at compute `from`, twice and four times that and so on, times `factor`; the errors of their logarithms
+// are nearly normal, with this deviation.
+std::vector<frontier_point> frontier_of(const scaling_law& law, double factor, std::size_t count,
+                                        double from = 1e18, double deviation = 0,
+                                        tiffin_test::random_numbers* random = nullptr) {
+    std::vector<frontier_point> made;
+    for (std::size_t i = 0; i < count; ++i) {
+        const double flops = from * std::pow(2.0, static_cast<double>(i));
+        double error = 0;  // of variance 1: twelve of variance 1/12
+        for (int k = 0; k < 12 && random != nullptr; ++k)
+            error += static_cast<double>(random->signed_unit(0.5f));
+        made.push_back({flops, factor * law.frontier(flops) * std::exp(deviation * error)});
+    }
+    return made;
+}
+bool covers(const estimate& e, double value) {
+    return e.low <= value && value <= e.high;
+}
+// Of `count` 95 % intervals this many cover: three deviations of the binomial distribution, and as much again because the
+// delta method is not exact.
+void check_coverage(std::size_t covering, std::size_t count) {
+    const auto n = static_cast<double>(count);
+    CHECK(static_cast<double>(covering) / n == doctest::Approx(0.95).epsilon(6 * std::sqrt(0.05 / n)));
+}
+
+}  // namespace
+
+TEST_CASE("frontier: Student's t") {
+    for (const auto& [degrees, t] : {std::pair{1u, 12.7062},
+                                     {2u, 4.3027},
+                                     {3u, 3.1824},
+                                     {4u, 2.7764},
+                                     {7u, 2.3646},
+                                     {8u, 2.3060},
+                                     {30u, 2.0423},
+                                     {1000u, 1.9623}})
+        CHECK(detail::student_t(degrees) == doctest::Approx(t).epsilon(3e-5));
+}
+
+TEST_CASE("frontier: slopes, shifts and gammas of losses without errors") {
+    const double p = kaplan.exponent();
+    const auto fitted = fit_frontier(frontier_of(kaplan, 1, 5)).or_throw();
+    CHECK(fitted.exponent.value == doctest::Approx(p).epsilon(1e-10));
+    CHECK(fitted.exponent.high - fitted.exponent.low < 1e-6 * p);
+    CHECK(fitted.residual < 1e-7);
+    CHECK(fitted.loss(3e18) == doctest::Approx(kaplan.frontier(3e18)).epsilon(1e-9));
+    for (const indexed_gain gain : {indexed_gain{30, 0.0067}, indexed_gain{4, 0.5}, indexed_gain{4, -0.05}})
+        // The same budgets, and others.
+        for (const double from : {1e18, 7e18}) {
+            const double factor = gain.loss_factor(p);
+            const auto shift =
+                fit_shift(frontier_of(kaplan, 1, 5), frontier_of(kaplan, factor, 4, from)).or_throw();
+            CHECK(shift.exponent.value == doctest::Approx(p).epsilon(1e-9));
+            CHECK(std::fabs(shift.exponents_apart.value) < 1e-9);
+            CHECK(shift.loss_factor().value == doctest::Approx(factor).epsilon(1e-9));
+            CHECK(shift.compute_saved.value == doctest::Approx(gain.compute_saved()).epsilon(1e-8));
+            CHECK(shift.gamma(gain.eta).value == doctest::Approx(gain.gamma).epsilon(1e-7));
+            CHECK(covers(shift.gamma(gain.eta), shift.gamma(gain.eta).value));
+        }
+}
+
+// Errors of log loss (e, -2 e, e) at equal distances leave slope and shift as they are; the rest is arithmetic.
+TEST_CASE("frontier: intervals in closed form") {
+    const double e = 0.01, step = std::log(2.0);
+    auto points = frontier_of(kaplan, 1, 3), others = frontier_of(kaplan, 0.9, 3);
+    for (auto* of : {&points, &others})
+        for (std::size_t i = 0; i < 3; ++i) (*of)[i].loss *= std::exp(i == 1 ? -2 * e : e);
+    const auto fitted = fit_frontier(points).or_throw();
+    CHECK(fitted.exponent.value == doctest::Approx(kaplan.exponent()).epsilon(1e-9));
+    // s^2 = 6 e^2 with one degree of freedom; the sum of squares of log compute is 2 step^2.
+    CHECK(fitted.exponent.high - fitted.exponent.value ==
+          doctest::Approx(12.7062 * std::sqrt(6 * e * e / (2 * step * step))).epsilon(1e-4));
+    CHECK(fitted.exponent.value - fitted.exponent.low ==
+          doctest::Approx(fitted.exponent.high - fitted.exponent.value).epsilon(1e-9));
+    CHECK(fitted.residual == doctest::Approx(std::sqrt(2 * e * e)).epsilon(1e-6));
+    // Two such: s^2 = 12 e^2 / 3, and 12 e^2 / 2 where each has its own slope.
+    const auto shift = fit_shift(points, others).or_throw();
+    CHECK(shift.log_factor.value == doctest::Approx(std::log(0.9)).epsilon(1e-9));
+    CHECK(shift.log_factor.high - shift.log_factor.value ==
+          doctest::Approx(3.1824 * std::sqrt(4 * e * e * 2 / 3)).epsilon(1e-4));
+    CHECK(shift.exponents_apart.high ==
+          doctest::Approx(4.3027 * std::sqrt(6 * e * e / (step * step))).epsilon(1e-4));
+    const double p = kaplan.exponent(), ratio = std::log(0.9) / p;
+    CHECK(std::log(shift.compute_saved.high / shift.compute_saved.value) ==
+          doctest::Approx(3.1824 * std::sqrt(4 * e * e * (2.0 / 3 + ratio * ratio / (4 * step * step))) / p)
+              .epsilon(1e-4));
+}
+
+TEST_CASE("frontier: 95 % of the intervals cover what made the losses") {
+    constexpr std::size_t draws = 2000;
+    tiffin_test::random_numbers random(11);
+    const double p = kaplan.exponent(), deviation = 0.002;
+    const indexed_gain gain{4, 0.25};
+    std::size_t slopes = 0, apart = 0, factors = 0, saved = 0, gammas = 0;
+    for (std::size_t i = 0; i < draws; ++i) {
+        const auto first = frontier_of(kaplan, 1, 5, 1e18, deviation, &random);
+        const auto second = frontier_of(kaplan, gain.loss_factor(p), 4, 3e18, deviation, &random);
+        slopes += covers(fit_frontier(first).or_throw().exponent, p) ? 1u : 0u;
+        const auto shift = fit_shift(first, second).or_throw();
+        apart += covers(shift.exponents_apart, 0) ? 1u : 0u;
+        factors += covers(shift.log_factor, std::log(gain.loss_factor(p))) ? 1u : 0u;
+        saved += covers(shift.compute_saved, gain.compute_saved()) ? 1u : 0u;
+        std::vector<gain_measurement> measured;
+        for (const frontier_point& point : frontier_of(kaplan, 1, 4, 1e18, deviation, &random)) {
+            const indexed_gain here{1.0 + static_cast<double>(measured.size()), 0.25};
+            measured.push_back(
+                {here.eta, 1, point.loss / kaplan.frontier(point.flops) * here.loss_factor(p), p});
+        }
+        gammas += covers(fit_gamma(measured).or_throw()[0].gamma, 0.25) ? 1u : 0u;
+    }
+    for (const std::size_t covering : {slopes, apart, factors, saved, gammas})
+        check_coverage(covering, draws);
+}
+
+TEST_CASE("frontier: gamma by rho") {
+    const double p = kaplan.exponent();
+    std::vector<gain_measurement> measured;
+    for (const double eta : {2.0, 3.0, 5.0})
+        for (const double rho : {1.0, 0.25, 0.5})
+            measured.push_back({eta, rho, indexed_gain{eta, 0.4 * rho - 0.15}.loss_factor(p), p});
+    const auto exact = fit_gamma(measured).or_throw();
+    REQUIRE(exact.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(exact[i].rho == std::vector{0.25, 0.5, 1.0}[i]);
+        CHECK(exact[i].count == 3);
+        CHECK(exact[i].gamma.value == doctest::Approx(0.4 * exact[i].rho - 0.15).epsilon(1e-9));
+        CHECK(exact[i].gamma.high - exact[i].gamma.low < 1e-9);
+    }
+    // One is refuted by all others' 1 + gamma eta above 0.
+    const std::vector<gain_measurement> unlike{{1, 1, std::pow(0.5, -p), p}, {10, 1, std::pow(2.0, -p), p}};
+    const double between = fit_gamma(unlike).or_throw()[0].gamma.value;
+    CHECK(-0.1 < between);
+    CHECK(between < 0.1);
+    // MoRT's tables: 30, 50 and 80 at rho 1 need 0.0067, 0.0050 and 0.0036, which an interval of three is too wide to refute;
+    // the other two rho have one each.
+    std::vector<gain_measurement> published;
+    for (const auto& row : mort_figures)
+        published.push_back({row.eta, row.rho, 1 - row.loss_less / 100,
+                             -std::log(1 - row.loss_less / 100) / std::log(row.compute)});
+    const auto fitted = fit_gamma(published).or_throw();
+    REQUIRE(fitted.size() == 3);
+    CHECK(written("%.4f", fitted[0].gamma.value) == "0.0034");
+    CHECK(written("%.4f", fitted[1].gamma.value) == "0.0035");
+    CHECK(fitted[0].gamma.low == -HUGE_VAL);
+    CHECK(fitted[0].gamma.high == HUGE_VAL);
+    CHECK(fitted[2].gamma.low < 0.0036);
+    CHECK(fitted[2].gamma.high > 0.0067);
+    CHECK(fitted[2].residual > 1e-3);
+}
+
+TEST_CASE("frontier: points that nothing can be fitted to") {
+    const auto good = frontier_of(kaplan, 1, 4);
+    const auto few = std::vector(good.begin(), good.begin() + 2);
+    CHECK(fit_frontier(few).failure().message().find("points: are 2; a slope") != std::string::npos);
+    CHECK(fit_frontier(few).failure().code == errc::size);
+    CHECK(fit_shift(few, good).failure().message().find("first: are 2") != std::string::npos);
+    CHECK(fit_shift(good, few).failure().message().find("second: are 2") != std::string::npos);
+    auto same = good;
+    for (frontier_point& point : same) point.flops = 1e18;
+    CHECK(fit_frontier(same).failure().code == errc::value);
+    CHECK(fit_frontier(same).failure().message().find("all of one budget") != std::string::npos);
+    auto rising = good;
+    for (frontier_point& point : rising) point.loss = 1 / point.loss;
+    CHECK(fit_frontier(rising).or_throw().exponent.value < 0);
+    CHECK(fit_shift(rising, rising).failure().message().find("does not fall") != std::string::npos);
+    CHECK(fit_gamma({}).failure().code == errc::size);
+    for (const double wrong : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
+        auto bad = good;
+        bad[2].loss = wrong;
+        CHECK(fit_frontier(bad).failure().message().find("points[2]") != std::string::npos);
+        bad = good;
+        bad[1].flops = wrong;
+        CHECK(fit_shift(good, bad).failure().message().find("second[1]") != std::string::npos);
+        const std::vector<gain_measurement> measured{{1, 1, 0.9, 0.1}, {wrong, 1, 0.9, 0.1}};
+        CHECK(fit_gamma(measured).failure().message().find("measured[1]") != std::string::npos);
     }
 }
 
