@@ -46,7 +46,7 @@ BRINGS = {
                                 "memory_order_release memory_order_acq_rel memory_order_seq_cst",
     "bit": "bit_cast bit_ceil bit_width countl_zero countr_zero endian has_single_bit popcount rotl",
     "charconv": "from_chars to_chars chars_format", "chrono": "chrono",
-    "cmath": "copysign cos erf exp expm1 fabs fma fmax fmin isfinite isinf isnan log log1p nan pow round sin sqrt tanh "
+    "cmath": "copysign cos erf exp expm1 fabs fma fmax fmin isfinite isinf isnan log log1p nan pow round sin sqrt tan tanh "
              "trunc lround hypot ceil floor",
     "concepts": "constructible_from convertible_to copyable default_initializable derived_from floating_point integral "
                 "invocable movable same_as regular semiregular predicate",
@@ -65,7 +65,7 @@ BRINGS = {
     "memory": "addressof destroy_at enable_shared_from_this make_shared make_unique shared_ptr unique_ptr weak_ptr "
               "construct_at assume_aligned allocator",
     "mutex": "lock_guard mutex once_flag scoped_lock unique_lock call_once", "shared_mutex": "shared_mutex shared_lock",
-    "new": "align_val_t bad_alloc nothrow nothrow_t launder", "numeric": "accumulate exclusive_scan iota gcd",
+    "new": "align_val_t bad_alloc nothrow nothrow_t launder", "numbers": "numbers", "numeric": "accumulate exclusive_scan iota gcd",
     "optional": "nullopt optional", "queue": "queue priority_queue", "random": "mt19937 mt19937_64",
     "set": "set multiset", "span": "as_bytes as_writable_bytes dynamic_extent span",
     "sstream": "istringstream ostringstream stringstream", "stdexcept": "invalid_argument logic_error runtime_error",
