@@ -38,8 +38,7 @@ public:
         return fetched_.read(chosen);
     }
     void send_gradients(const tiffin::trainable_layer<float>& layer, const std::string& tensor) override {
-        const tiffin::learn_detail::layer_row_gradients<float> own(
-            layer, *tiffin::learn_detail::trained_table(layer, tensor));
+        const auto own = tiffin::layer_row_gradients<float>::of(layer, tensor).or_throw();
         gradients_->gather(tiffin::pool_as_table<float>(own, vocab())).or_throw();
     }
     [[nodiscard]] const tiffin::row_gradients<float>& gradients() const override { return *gradients_; }

@@ -282,8 +282,7 @@ TEST_CASE("sharded gradients: of a pool the chosen rows alone are fetched, and i
         layer.forward(now.x, {.token_ids = now.ids, .gathered = {&laid, 1}, .on_chosen = &read}, y);
         made.losses.push_back(sum_over_ranks(comm)(now.squares(y)));
         layer.backward(y);
-        const learn_detail::layer_row_gradients<float> of_layer(layer,
-                                                                *learn_detail::trained_table(layer, name));
+        const auto of_layer = layer_row_gradients<float>::of(layer, name).or_throw();
         REQUIRE(gradients->gather(pool_as_table<float>(of_layer, vocab)).ok());
         REQUIRE(add_over_ranks(comm, layer).ok());
         REQUIRE(optimizer.step(1e-2, serially, sum_over_ranks(comm)).ok());

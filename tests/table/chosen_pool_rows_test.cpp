@@ -131,7 +131,7 @@ TEST_CASE("chosen pool rows: a layer learns as from the whole pool, and each cho
     CHECK(rows.rows_read() == chosen.size());
 
     // Gradients: one table's, ids ascending, of the chosen rows alone.
-    const learn_detail::layer_row_gradients<float> own(part, *learn_detail::trained_table(part, of.pool));
+    const auto own = layer_row_gradients<float>::of(part, of.pool).or_throw();
     const pool_as_table<float> table(own, vocab);
     CHECK(table.experts() == 1);
     CHECK(table.width() == d);

@@ -72,10 +72,9 @@ public:
     status add(const std::string& prefix, const trainable_layer<number>& layer, std::string_view table,
                learning_rows<number>& rows) {
         const std::string name = prefix + std::string(table);
-        const auto* const trained = learn_detail::trained_table(layer, table);
-        if (trained == nullptr)
-            return failure(errc::missing_tensor, name, "is no table or pool that the layer trains");
-        auto from = std::make_unique<learn_detail::layer_row_gradients<number>>(layer, *trained);
+        const auto trained = layer_row_gradients<number>::of(layer, table);
+        if (!trained) return failure(errc::missing_tensor, name, trained.failure().what);
+        auto from = std::make_unique<layer_row_gradients<number>>(*trained);
         if (status s = add(name, *from, rows); !s) return s;
         tensors_.back().own_gradients = std::move(from);
         return {};
@@ -102,7 +101,7 @@ public:
                 add(at.name, at.data, g.data, at.shape, at.shape.rank() > 1);
                 continue;
             }
-            auto from = std::make_unique<learn_detail::layer_row_gradients<number>>(layer, *g.rows);
+            auto from = std::make_unique<layer_row_gradients<number>>(layer, *g.rows);
             auto rows = std::make_unique<rows_in_memory<number>>(
                 at.data, from->experts(), at.shape[at.shape.rank() - 2], from->width());
             if (status s = add(at.name, *from, *rows); !s) return s;

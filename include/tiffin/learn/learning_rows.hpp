@@ -1,10 +1,12 @@
 // Trained table rows: their gradients by id, and access to their values and moments.
 #pragma once
 
+#include <tiffin/error.hpp>
 #include <tiffin/train/trainable_layer.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,12 +47,17 @@ public:
     [[nodiscard]] virtual learning_row<Number> at(std::size_t expert, std::int32_t id) = 0;
 };
 
-namespace learn_detail {
-
-// The gradients of the table rows that a layer's calls have read.
+// The gradients of the rows of one table or pool that a layer's calls have read.
+// Lifetime: the layer must outlive it and stay where it is.
 template <class Number>
 class layer_row_gradients final : public row_gradients<Number> {
 public:
+    // Errors: errc::missing_tensor where the layer trains no table or pool of this name.
+    static result<layer_row_gradients> of(const trainable_layer<Number>& layer, std::string_view name) {
+        for (const auto& g : layer.gradients())
+            if (g.name == name && g.rows != nullptr) return layer_row_gradients(layer, *g.rows);
+        return failure(errc::missing_tensor, std::string(name), "is no table or pool that the layer trains");
+    }
     layer_row_gradients(const trainable_layer<Number>& layer, const train_detail::parameter<Number>& rows)
         : layer_(&layer), rows_(&rows) {}
     [[nodiscard]] std::size_t experts() const override { return rows_->experts(); }
@@ -68,17 +75,6 @@ private:
     const trainable_layer<Number>* layer_;
     const train_detail::parameter<Number>* rows_;
 };
-
-// The trained table or pool `name` of a layer; null where it trains none.
-template <class Number>
-const train_detail::parameter<Number>* trained_table(const trainable_layer<Number>& layer,
-                                                     std::string_view name) {
-    for (const auto& g : layer.gradients())
-        if (g.name == name) return g.rows;
-    return nullptr;
-}
-
-}  // namespace learn_detail
 
 // Gradients of a pool's rows as those of one table whose row e vocab + id is E_e[id], as chosen_pool_rows reads it.
 // Lifetime: the pool's gradients must outlive it. Cost: a pointer per row that was read.

@@ -68,10 +68,8 @@ public:
     // this rank's rows.
     // Errors: errc::missing_tensor where the layer trains no such table.
     status gather(const trainable_layer<float>& layer, std::string_view tensor) {
-        if (const auto* const trained = learn_detail::trained_table(layer, tensor); trained != nullptr)
-            return gather(learn_detail::layer_row_gradients<float>(layer, *trained));
-        return detail::agreed(own_.get(), failure(errc::missing_tensor, std::string(tensor),
-                                                  "is no table or pool that the layer trains"));
+        const auto trained = layer_row_gradients<float>::of(layer, tensor);
+        return trained ? gather(*trained) : detail::agreed(own_.get(), trained.failure());
     }
     // Collective. The same for any row gradients of this rank's tokens.
     status gather(const row_gradients<float>& from) {
