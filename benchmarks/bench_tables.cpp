@@ -26,6 +26,7 @@
 #include "../examples/support/progress_bar.hpp"
 #include "../examples/support/signals.hpp"
 #include "../examples/support/vocabulary.hpp"
+#include "cold_file.hpp"
 #include "disturbance.hpp"
 #include "machine.hpp"
 
@@ -102,13 +103,6 @@ const tiffin::table_location& table_of(std::size_t row_bytes) {
         .emplace(row_bytes, make_table("rows_of_" + std::to_string(row_bytes),
                                        (table_megabytes << 20) / row_bytes, row_bytes / sizeof(float)))
         .first->second;
-}
-
-// Gives up the pages of a file that nobody has mapped.
-void drop_cache(const fs::path& path) {
-    const auto file = tiffin::io::open_file::open(path).or_throw();
-    ::fsync(file.descriptor());
-    ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 ids_type different_ids(std::size_t count, std::size_t rows, std::uint32_t seed) {
@@ -259,7 +253,7 @@ public:
         auto* const to = reinterpret_cast<std::byte*>(to_.data());
         if (cold_) {
             read_ = nullptr;
-            drop_cache(table_.path);
+            tiffin_bench::give_up_pages(table_.path);
             read_ = how_(table_);
         } else {
             read_(ids, to);  // the file's pages come into the cache and into the process
@@ -380,7 +374,7 @@ struct stack {
     }
     void make_cold() {
         stores.clear();
-        drop_cache(file.path);
+        tiffin_bench::give_up_pages(file.path);
         open();
     }
     double run_in_memory(const ids_type& ids) {

@@ -22,9 +22,11 @@ import time
 from pathlib import Path
 
 
-def environment(library, preload=False):
+def environment(library, preload=False, side_file=None):
     """What makes a program load the library: by itself, or where it does not, by the linker."""
-    made = {k: v for k, v in os.environ.items() if k not in ("GGML_BACKEND_PATH", "LD_PRELOAD")}
+    made = {k: v for k, v in os.environ.items() if k not in ("GGML_BACKEND_PATH", "LD_PRELOAD", "TIFFIN_SIDE_FILE")}
+    if side_file:
+        made["TIFFIN_SIDE_FILE"] = str(side_file)
     if library:
         made["LD_PRELOAD" if preload else "GGML_BACKEND_PATH"] = str(library)
     return made
@@ -46,9 +48,9 @@ def program(text):
     return name, Path(folder).resolve(), arguments
 
 
-def bench(args, model, library=None, folder=None, arguments=()):
+def bench(args, model, library=None, folder=None, arguments=(), side_file=None):
     done = run([(folder or args.bin) / "llama-bench", "-m", model, "-p", args.prompt, "-n", args.generate, "-t", args.threads, "-r", 1,
-                "-o", "json", *arguments], environment(library))
+                "-o", "json", *arguments], environment(library, side_file=side_file))
     if library and "feed-forward blocks of ggml" not in done.stderr:
         sys.exit(f"llama-bench has not loaded {library}:\n{done.stderr[-2000:]}")
     told = json.loads(done.stdout[done.stdout.index("["):])  # some print lines of their own before it
@@ -96,6 +98,8 @@ def main():
     parse.add_argument("--library", required=True, type=Path, help="libggml-tiffin.so")
     parse.add_argument("--beside", action="append", type=program, default=[], metavar="NAME=BIN[,ARGUMENT...]",
                        help="llama-bench of another folder, in the same turns; may be given again")
+    parse.add_argument("--side-file", action="append", type=Path, default=[], metavar="FILE",
+                       help="tiffin with this side file, in the same turns (docs/models.md#side-files); may be given again")
     parse.add_argument("--pairs", action="store_true", help="models are NARROW WIDE NARROW WIDE ...: compare what the wide ones take more")
     parse.add_argument("--rounds", type=int, default=7)
     parse.add_argument("--prompt", type=int, default=512, help="tokens")
@@ -110,11 +114,13 @@ def main():
     library = args.library.resolve()
     args.bin = args.bin.resolve()  # without a folder in its name a program is looked for in PATH
     for path in [library, args.bin / "llama-bench", *([args.bin / "llama-perplexity", args.text] if args.text else []),
-                 *(folder / "llama-bench" for _, folder, _ in args.beside), *args.models]:
+                 *(folder / "llama-bench" for _, folder, _ in args.beside), *args.side_file, *args.models]:
         if not path.exists():
             sys.exit(f"{path}: is not there")
 
-    others = ["stock", *(name for name, _, _ in args.beside)]
+    ways = {"stock": {}, **{name: {"folder": folder, "arguments": arguments} for name, folder, arguments in args.beside},
+            **{path.name: {"library": library, "side_file": path.resolve()} for path in args.side_file}}
+    others = list(ways)
     unit = "tokens/s of what the wide one has more" if args.pairs else "tokens/s"
     print(f"| model | test | tiffin, {unit} |" + "".join(f" {name} | tiffin over it | quartiles |" for name in others))
     print("|---" * (3 + 3 * len(others)) + "|", flush=True)
@@ -125,9 +131,8 @@ def main():
         for i in range(args.rounds):
             if sys.stderr.isatty():
                 print(f"\r{model.name}: round {i + 1} of {args.rounds}", end="", file=sys.stderr)
-            ours, stock, *beside = ([bench(args, one, *how) for one in args.models[at:at + step]]
-                                    for how in ((library,), (), *((None, folder, arguments) for _, folder, arguments in args.beside)))
-            rounds.append([more(results) for results in (ours, stock, *beside)])
+            rounds.append([more([bench(args, one, **how) for one in args.models[at:at + step]])
+                           for how in ({"library": library}, *ways.values())])
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
         for test in rounds[0][0]:

@@ -10,18 +10,16 @@
 #include <tiffin/call/token_router.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/executor/openmp.hpp>
-#include <tiffin/io/open_file.hpp>
 #include <tiffin/layers.hpp>
 #include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/pool_schedule.hpp>
 #include <tiffin/table/row_store.hpp>
 
+#include "cold_file.hpp"
 #include "disturbance.hpp"
 #include "machine.hpp"
 
-#include <fcntl.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -40,17 +38,11 @@
 namespace {
 
 using clock_type = std::chrono::steady_clock;
-using tiffin_bench::page_floats;
+using tiffin_bench::give_up_pages, tiffin_bench::page_floats, tiffin_bench::quartiles_text;
 using router_type = tiffin::token_router<tiffin::sigmoid_topk_renorm, tiffin::simd<>>;
 using layer_type = tiffin::layer<tiffin::mort_given<tiffin::swiglu>, tiffin::simd<>>;
 
 constexpr std::size_t depth = 8, experts = 4, vocab = 16384, chosen_of_token = 2;
-
-void give_up_pages(const std::filesystem::path& path) {
-    const auto file = tiffin::io::open_file::open(path).or_throw();
-    ::fsync(file.descriptor());
-    ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
-}
 
 struct stack {
     std::size_t d, tokens;
@@ -130,15 +122,6 @@ struct stack {
     }
 };
 
-std::string quartiles(std::vector<double> values, int digits) {
-    std::sort(values.begin(), values.end());
-    const std::size_t n = values.size();
-    char text[80];
-    std::snprintf(text, sizeof text, "%.*f (%.*f to %.*f)", digits, values[n / 2], digits, values[n / 4],
-                  digits, values[n * 3 / 4]);
-    return text;
-}
-
 int run(const std::filesystem::path& folder, std::size_t d, std::size_t f, std::size_t tokens,
         std::size_t rounds) {
     stack it(folder, d, f, tokens);
@@ -172,10 +155,11 @@ int run(const std::filesystem::path& folder, std::size_t d, std::size_t f, std::
             milliseconds.push_back(1e3 * memory);
         }
     std::printf("pools in memory: %s ms; others had %.0f %% of the processors' time\n",
-                quartiles(milliseconds, 2).c_str(), 100 * others.share());
+                quartiles_text(milliseconds, 2).c_str(), 100 * others.share());
     for (std::size_t delay = 0; delay < all.size(); ++delay)
         std::printf("delay %zu, cold: time over that %s, of it waiting %s\n", delay,
-                    quartiles(all[delay].ratios, 2).c_str(), quartiles(all[delay].shares, 3).c_str());
+                    quartiles_text(all[delay].ratios, 2).c_str(),
+                    quartiles_text(all[delay].shares, 3).c_str());
     return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <tiffin/table/ngram_rows.hpp>
 
 #include "../examples/support/vocabulary.hpp"
+#include "cold_file.hpp"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -37,6 +38,8 @@
 #include <vector>
 
 namespace {
+
+using tiffin_bench::give_up_pages, tiffin_bench::quartiles_text;
 
 using ids_type = std::vector<std::int32_t>;
 using clock_type = std::chrono::steady_clock;
@@ -72,13 +75,6 @@ void write_table(const std::filesystem::path& path, std::size_t bytes) {
     for (std::size_t done = 0; done < bytes && file; done += some.size() * 2)
         file.write(reinterpret_cast<const char*>(some.data()), static_cast<std::streamsize>(some.size() * 2));
     if (!file) throw std::runtime_error("the table cannot be written to " + path.string());
-}
-
-void give_up_pages(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY);
-    ::fsync(fd);
-    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(fd);
 }
 
 // The bare reads: 64 at a time, the disk blocks of each row around the cache, nothing copied. Returns the bytes of rows.
@@ -130,14 +126,6 @@ private:
     std::byte* memory_ = nullptr;
     std::vector<unsigned> free_;
 };
-
-std::string quartiles(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t n = values.size();
-    char text[80];
-    std::snprintf(text, sizeof text, "%.3f (%.3f to %.3f)", values[n / 2], values[n / 4], values[n * 3 / 4]);
-    return text;
-}
 
 int run(const std::filesystem::path& folder, const std::string& text, std::size_t gib, std::size_t tokens,
         std::size_t rounds) {
@@ -219,7 +207,8 @@ int run(const std::filesystem::path& folder, const std::string& text, std::size_
             milliseconds.push_back(1e3 * b);
         }
         std::printf("%-45s wait over bare reads %s; these: %s ms, %.0f different rows\n", name.c_str(),
-                    quartiles(ratios).c_str(), quartiles(milliseconds).c_str(), distinct_rows[0]);
+                    quartiles_text(ratios, 3).c_str(), quartiles_text(milliseconds, 3).c_str(),
+                    distinct_rows[0]);
         std::fflush(stdout);
     }
     std::filesystem::remove(path);

@@ -9,9 +9,7 @@ microseconds per row, and the median ratio of times to tiffin's with quartiles: 
 Needs the package, numpy and torch; engramdb is `pip install --no-deps engramdb-python`.
 """
 import argparse
-import json
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -21,6 +19,9 @@ import numpy as np
 import torch
 
 import tiffin
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "io"))
+from run_layer_files import file_of, quantised
 
 BAG = 8
 
@@ -38,36 +39,8 @@ def parse():
     return given
 
 
-def write(path, table, form=None):
-    """A safetensors file with the tensor `table`: floats, or bytes of blocks in a format."""
-    kind = "F32" if form is None else "U8"
-    told = {"table": {"dtype": kind, "shape": list(table.shape), "data_offsets": [0, table.nbytes]}}
-    if form is not None:
-        told["__metadata__"] = {"table.format": form}
-    head = json.dumps(told).encode()
-    head += b" " * (-len(head) % 8)
-    with open(path, "wb") as to:
-        to.write(struct.pack("<Q", len(head)) + head)
-        table.tofile(to)
-
-
-def q8_0(table):
-    blocks = table.reshape(len(table), -1, 32)
-    scale = np.abs(blocks).max(2, keepdims=True) / np.float32(127)
-    codes = np.rint(blocks / scale).astype(np.int8)
-    return np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], 2).reshape(len(table), -1)
-
-
-def q4_0(table):
-    blocks = table.reshape(len(table), -1, 32)
-    most = np.take_along_axis(blocks, np.abs(blocks).argmax(2)[..., None], 2)
-    scale = most / np.float32(-8)
-    codes = np.clip(np.floor(blocks / scale + np.float32(8.5)), 0, 15).astype(np.uint8)
-    return np.concatenate([scale.astype(np.float16).view(np.uint8), codes[..., :16] | codes[..., 16:] << 4], 2).reshape(len(table), -1)
-
-
-def in_parts(table, quantize):
-    return np.concatenate([quantize(table[i:i + 65536]) for i in range(0, len(table), 65536)])
+def in_blocks(table, form):
+    return np.concatenate([quantised(table[i:i + 65536], form) for i in range(0, len(table), 65536)])
 
 
 def torch_bits(table, bits, starts):
@@ -80,9 +53,10 @@ def torch_bits(table, bits, starts):
 def subjects(table, given, folder):
     """{what is read: [(who, its function of ids)]}, tiffin's first."""
     rows = {}
-    for name, form, quantize in (("f32", None, None), ("q8_0", "q8_0", q8_0), ("q4_0", "q4_0", q4_0)):
+    for name in ("f32", "q8_0", "q4_0"):
         path = folder / f"{name}.safetensors"
-        write(path, table if quantize is None else in_parts(table, quantize), form)
+        path.write_bytes(file_of({"table": (table, "F32")}) if name == "f32" else
+                         file_of({"table": (in_blocks(table, name), "U8")}, {"table.format": name}))
         rows[name] = tiffin.Rows.open(path, "table")
     memory = torch.from_numpy(table)
     each = torch.arange(given.ids)

@@ -1,5 +1,7 @@
 #include "claims.hpp"
 
+#include <tiffin/analysis/frontier.hpp>
+
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -52,11 +54,8 @@ spread spread_of(const std::vector<double>& values) {
 }
 
 double half_interval(const spread& of) {
-    // Student's t at 97.5 % for 1 to 9 degrees of freedom.
-    static constexpr std::array<double, 9> t{
-        {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262}};
     if (of.count < 2) return std::numeric_limits<double>::quiet_NaN();
-    return t[std::min(of.count - 2, t.size() - 1)] * of.deviation / std::sqrt(static_cast<double>(of.count));
+    return tiffin::detail::student_t(of.count - 1) * of.deviation / std::sqrt(static_cast<double>(of.count));
 }
 
 double least_seen(const spread& of) {

@@ -421,19 +421,15 @@ void language_model::backward(std::span<const std::int32_t> ids, std::size_t len
 }
 
 void language_model::share_gradients() {
-    const auto add_up = [&](const tiffin::trainable_layer<float>& part) {
-        for (const auto& g : part.gradients())
-            if (g.data != nullptr) ranks_->add_up(std::span(g.data, g.shape.elements()));
-    };
     for (const auto& l : layers_) {
-        add_up(l->qkv);
-        add_up(l->output);
+        ranks_->add_up(l->qkv);
+        ranks_->add_up(l->output);
         if (!l->ffn) continue;
-        add_up(*l->norm);
-        add_up(*l->ffn);
+        ranks_->add_up(*l->norm);
+        ranks_->add_up(*l->ffn);
         for (const auto& [name, block] : l->tables) block->send_gradients(*l->ffn, name);
     }
-    add_up(*head_);  // a tied one has the embedding's gradients in the same memory
+    ranks_->add_up(*head_);  // a tied one has the embedding's gradients in the same memory
     if (sizes_.untied_head)
         ranks_->add_up({embedding_gradient_.as<float>(), sizes_.ffn.vocabulary * sizes_.ffn.d_model});
 }

@@ -68,8 +68,18 @@ public:
         return std::make_unique<mpi_block>(
             name, whole, tiffin::shard_grid{static_cast<std::size_t>(count_), 1}, part_of(rows), most_ids);
     }
-    void add_up(std::span<double> numbers) override { add_up(numbers.data(), numbers.size(), MPI_DOUBLE); }
-    void add_up(std::span<float> numbers) override { add_up(numbers.data(), numbers.size(), MPI_FLOAT); }
+    void add_up(std::span<double> numbers) override {
+        tiffin::detail::of_mpi(MPI_Allreduce(MPI_IN_PLACE, numbers.data(), static_cast<int>(numbers.size()),
+                                             MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD),
+                               "MPI_Allreduce")
+            .or_throw();
+    }
+    void add_up(std::span<float> numbers) override {
+        tiffin::add_over_ranks(MPI_COMM_WORLD, numbers).or_throw();
+    }
+    void add_up(const tiffin::trainable_layer<float>& layer) override {
+        tiffin::add_over_ranks(MPI_COMM_WORLD, layer).or_throw();
+    }
 
     void check_same(const std::string& text) override {
         std::string first = text;
@@ -128,15 +138,6 @@ private:
         int some = here ? 1 : 0;
         MPI_Allreduce(MPI_IN_PLACE, &some, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
         return some != 0;
-    }
-    template <class Number>
-    static void add_up(Number* numbers, std::size_t n, MPI_Datatype type) {
-        for (constexpr std::size_t most = std::size_t{1} << 28; n > 0;) {
-            const std::size_t now = std::min(n, most);
-            MPI_Allreduce(MPI_IN_PLACE, numbers, static_cast<int>(now), type, MPI_SUM, MPI_COMM_WORLD);
-            numbers += now;
-            n -= now;
-        }
     }
 
     int rank_ = 0, count_ = 1;

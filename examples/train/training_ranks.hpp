@@ -74,6 +74,8 @@ public:
     // Numbers are replaced by their sums over the ranks: the same bits on all.
     virtual void add_up(std::span<double> numbers) = 0;
     virtual void add_up(std::span<float> numbers) = 0;
+    // The same for a layer's dense gradients.
+    virtual void add_up(const tiffin::trainable_layer<float>& layer) = 0;
     // Throws where a rank's text is not the first's, naming the line.
     virtual void check_same(const std::string& text) = 0;
 

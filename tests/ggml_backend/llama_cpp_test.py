@@ -70,6 +70,13 @@ echo '[""")
             print(f"pairs: {done.stdout}{done.stderr}")
             failed = 1
         check("an odd number in pairs", folder, "--bin", ".", "--pairs", status=2, says=["1 models are not pairs"])
+        # With a side file a quarter slower, wherever the library is loaded with it.
+        (folder / "llama-bench").write_text(BENCH.replace("20.0}", "'$fast'}").replace(
+            "echo '[", "fast=20.0; [ -n \"$TIFFIN_SIDE_FILE\" ] && [ -n \"$GGML_BACKEND_PATH\" ] && fast=16.0\necho '["))
+        (folder / "tables").write_text("")
+        check("a side file", folder, "--bin", ".", "--side-file", "tables",
+              says=["| tables | tiffin over it |", "| m.gguf | prompt | 20.0 | 20.0 | 1.00 | 1.00 to 1.00 | 16.0 | 1.25 | 1.25 to 1.25 |"])
+        check("a side file that is not there", folder, "--bin", ".", "--side-file", "no_tables", status=1, says=["no_tables: is not there"])
         check("another that is not there", folder, "--bin", ".", "--beside", "gone=nowhere", status=1,
               says=[f"{folder.resolve() / 'nowhere' / 'llama-bench'}: is not there"])
         check("one without a name", folder, "--bin", ".", "--beside", "other", status=2, says=["'other' is not NAME=BIN[,ARGUMENT...]"])

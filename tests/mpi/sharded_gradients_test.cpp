@@ -71,6 +71,12 @@ int ranks_of(MPI_Comm comm) {
 struct numbers {
     std::map<std::string, std::pair<tiffin::shape, std::vector<float>>> all;
 
+    void add_to(weights& given, named_memory<float>& memory) {
+        for (auto& [tensor, values] : all) {
+            given.add(tensor, values.second.data(), values.first);
+            memory.add(tensor, values.second.data(), values.first);
+        }
+    }
     template <class Block>
     static numbers of(const Block& block) {
         numbers made;
@@ -165,10 +171,7 @@ trained losses_at(MPI_Comm comm, const shard_grid& grid, const Block& block, con
     const std::size_t width = sizes.last();
     const own_block own(grid, rank, mine.all.at(name).second, n_experts, width);
     mine.all.erase(name);
-    for (auto& [tensor, of] : mine.all) {
-        given.add(tensor, of.second.data(), of.first);
-        memory.add(tensor, of.second.data(), of.first);
-    }
+    mine.add_to(given, memory);
     given.add_gathered(name, dtype::f32, sizes);
     std::vector<in_memory> tables;
     tables.reserve(own.chosen.count);
@@ -252,10 +255,7 @@ TEST_CASE("sharded gradients: of a pool the chosen rows alone are fetched, and i
     mine.all.erase(name);
     weights given;
     named_memory<float> memory;
-    for (auto& [tensor, of] : mine.all) {
-        given.add(tensor, of.second.data(), of.first);
-        memory.add(tensor, of.second.data(), of.first);
-    }
+    mine.add_to(given, memory);
     given.add_gathered(name, dtype::f32, sizes);
     const auto store = in_memory::view({own.values.data(), dtype::f32, {own.rows.count, d}}).or_throw();
     const auto table = sharded_rows::of(comm, store, grid, experts * vocab).or_throw();

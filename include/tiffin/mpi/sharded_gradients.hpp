@@ -190,20 +190,22 @@ private:
     std::vector<float> rows_;
 };
 
-// Collective. All ranks get the sum of the layer's dense gradients over the ranks. Gradients of table rows are left to
-// sharded_gradients: a table that every rank holds whole would diverge between ranks.
-inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer) {
-    for (const auto& g : layer.gradients()) {
-        constexpr std::size_t piece = std::size_t{1} << 28;
-        for (std::size_t first = 0; g.data != nullptr && first < g.shape.elements(); first += piece) {
-            const auto count = static_cast<int>(std::min(piece, g.shape.elements() - first));
-            if (status s = detail::of_mpi(
-                    MPI_Allreduce(MPI_IN_PLACE, g.data + first, count, MPI_FLOAT, MPI_SUM, comm),
-                    "MPI_Allreduce");
-                !s)
-                return s;
-        }
+// Collective. All ranks get the sums of these numbers over the ranks.
+inline status add_over_ranks(MPI_Comm comm, std::span<float> numbers) {
+    constexpr std::size_t piece = std::size_t{1} << 28;
+    for (std::size_t first = 0; first < numbers.size(); first += piece) {
+        const auto count = static_cast<int>(std::min(piece, numbers.size() - first));
+        const int code = MPI_Allreduce(MPI_IN_PLACE, numbers.data() + first, count, MPI_FLOAT, MPI_SUM, comm);
+        if (status s = detail::of_mpi(code, "MPI_Allreduce"); !s) return s;
     }
+    return {};
+}
+// Collective. The same for the layer's dense gradients. Those of table rows are left to sharded_gradients: a table that
+// every rank holds whole would diverge between ranks.
+inline status add_over_ranks(MPI_Comm comm, const trainable_layer<float>& layer) {
+    for (const auto& g : layer.gradients())
+        if (g.data != nullptr)
+            if (status s = add_over_ranks(comm, std::span(g.data, g.shape.elements())); !s) return s;
     return {};
 }
 
