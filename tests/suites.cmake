@@ -216,7 +216,7 @@ tiffin_suite(mpi/sharded_gradients)
 # ---- files ----
 tiffin_test_program(io)
 tiffin_suite(io/safetensors
-             TESTS io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_entry.hpp
+             TESTS io/json_text.hpp io/safetensors_format.hpp io/safetensors_header.hpp io/safetensors_header_reader.hpp io/safetensors_entry.hpp
                    io/safetensors_writer.hpp io/file_mapping.hpp io/output_place.hpp io/unfinished_file.hpp)
 tiffin_suite(io/basic_reading_ring TESTS io/reading_ring.hpp)
 tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)

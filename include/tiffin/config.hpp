@@ -41,8 +41,19 @@
 #else
 #    define TIFFIN_DEFINITIONS 1
 #endif
+// The same of tiffin::engines, which fewer programs need.
+#if defined(TIFFIN_COMPILED_ENGINES)
+#    define TIFFIN_ENGINES_INLINE
+#else
+#    define TIFFIN_ENGINES_INLINE inline
+#endif
+#if defined(TIFFIN_COMPILED_ENGINES) && !defined(TIFFIN_COMPILED_ENGINES_HERE_)
+#    define TIFFIN_ENGINES_DEFINITIONS 0
+#else
+#    define TIFFIN_ENGINES_DEFINITIONS 1
+#endif
 // Before an explicit instantiation that tiffin::compiled contains: of the simd engine, and of the other backends' and of
-// training (TIFFIN_COMPILED_ENGINES), which fewer programs need.
+// training, which tiffin::engines has.
 #if defined(TIFFIN_COMPILED_KERNELS_HERE_)
 #    define TIFFIN_COMPILED_ENGINE_
 #else

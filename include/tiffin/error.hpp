@@ -7,11 +7,13 @@
 
 #include <exception>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
-#include <variant>
 
 TIFFIN_BEGIN
 
@@ -125,31 +127,61 @@ private:
     detail::held_failure held_;
 };
 
-// A value or a failure. True if it holds the value.
+// A value or a failure. True if it holds the value. Its own union: std::variant is some forty functions for each T.
 template <class T>
 class [[nodiscard]] result {
 public:
-    result(T value) : held_(std::in_place_index<0>, std::move(value)) {}
-    result(tiffin::failure f) : held_(std::in_place_index<1>, std::move(f)) {}
-    [[nodiscard]] bool ok() const noexcept { return held_.index() == 0; }
-    explicit operator bool() const noexcept { return ok(); }
+    result(T value) noexcept(std::is_nothrow_move_constructible_v<T>) : value_(std::move(value)), ok_(true) {}
+    result(tiffin::failure f) : held_(std::move(f)), ok_(false) {}
+    result(const result& other) requires std::is_copy_constructible_v<T> : ok_(other.ok_) {
+        if (ok_)
+            ::new (static_cast<void*>(&value_)) T(other.value_);
+        else
+            ::new (static_cast<void*>(&held_)) detail::held_failure(other.held_);
+    }
+    result(result&& other) noexcept(std::is_nothrow_move_constructible_v<T>) : ok_(other.ok_) {
+        if (ok_)
+            ::new (static_cast<void*>(&value_)) T(std::move(other.value_));
+        else
+            ::new (static_cast<void*>(&held_)) detail::held_failure(std::move(other.held_));
+    }
+    result& operator=(result&& other) noexcept {
+        static_assert(std::is_nothrow_move_constructible_v<T>, "this object holds nothing while it is filled again");
+        if (this != &other) {
+            this->~result();
+            ::new (static_cast<void*>(this)) result(std::move(other));
+        }
+        return *this;
+    }
+    ~result() {
+        if (ok_)
+            value_.~T();
+        else
+            held_.~held_failure();
+    }
+    [[nodiscard]] bool ok() const noexcept { return ok_; }
+    explicit operator bool() const noexcept { return ok_; }
     // Precondition of the four accessors: ok().
-    T& operator*() & noexcept { return *std::get_if<0>(&held_); }
-    const T& operator*() const& noexcept { return *std::get_if<0>(&held_); }
-    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&held_)); }
-    T* operator->() noexcept { return std::get_if<0>(&held_); }
-    const T* operator->() const noexcept { return std::get_if<0>(&held_); }
+    T& operator*() & noexcept { return value_; }
+    const T& operator*() const& noexcept { return value_; }
+    T&& operator*() && noexcept { return std::move(value_); }
+    T* operator->() noexcept { return std::addressof(value_); }
+    const T* operator->() const noexcept { return std::addressof(value_); }
     // Precondition: not ok().
-    [[nodiscard]] const tiffin::failure& failure() const noexcept { return **std::get_if<1>(&held_); }
+    [[nodiscard]] const tiffin::failure& failure() const noexcept { return *held_; }
 #if TIFFIN_EXCEPTIONS
     T or_throw() && {
-        if (!ok()) throw tiffin::error(failure());
-        return std::move(**this);
+        if (!ok_) throw tiffin::error(*held_);
+        return std::move(value_);
     }
 #endif
 
 private:
-    std::variant<T, detail::held_failure> held_;
+    union {
+        T value_;
+        detail::held_failure held_;
+    };
+    bool ok_;
 };
 
 namespace detail {

@@ -5,6 +5,8 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 
+#include "support/doctest.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -14,8 +16,6 @@
 #include <cstring>
 #include <string>
 #include <vector>
-
-#include <doctest/doctest.h>
 
 namespace format_given_formats_test {
 using namespace tiffin;

@@ -7,6 +7,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 
+#include "support/doctest.hpp"
 #include "support/random.hpp"
 #include "support/stored_blocks.hpp"
 #include "support/tensor_set.hpp"
@@ -17,8 +18,6 @@
 #include <cstring>
 #include <string_view>
 #include <vector>
-
-#include <doctest/doctest.h>
 
 namespace format_repacked_test {
 using namespace tiffin;

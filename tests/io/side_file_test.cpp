@@ -6,6 +6,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/reference/reference.hpp>
 
+#include "support/doctest.hpp"
 #include "support/random.hpp"
 #include "support/scratch_folder.hpp"
 #include "support/tensor_set.hpp"
@@ -16,8 +17,6 @@
 #include <string>
 #include <variant>
 #include <vector>
-
-#include <doctest/doctest.h>
 
 namespace io_side_file_test {
 using namespace tiffin;

@@ -58,9 +58,9 @@ public:
         static_assert(backend_for<Backend, Block>,
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
         const preparation how = bound.how;
-        this->hold(
-            std::make_unique<const detail::engine_adapter<call_arguments, engine>>(block, std::move(bound)),
-            how);
+        // Not by make_unique, which is twenty functions for each block.
+        using held = std::unique_ptr<const detail::any_engine<call_arguments>>;
+        this->hold(held(new detail::engine_adapter<call_arguments, engine>(block, std::move(bound))), how);
     }
 };
 

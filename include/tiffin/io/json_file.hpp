@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tiffin/error.hpp>
+#include <tiffin/io/json_text.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <nlohmann/json.hpp>
@@ -115,7 +116,7 @@ inline result<json_object> read_json(const std::filesystem::path& path, const st
     if (given.find('\0') != given.npos) return refuse(" is no JSON: it has a zero byte");
     const std::string text = with_finite_numbers(given);
     json_check check;
-    if (!nlohmann::json::sax_parse(text, &check)) {
+    if (!parse_json(text, check)) {
         const std::size_t before = std::min(check.wrong_at, text.size());
         return refuse(" cannot be read as JSON in its line ",
                       1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(before), '\n'),
@@ -123,7 +124,7 @@ inline result<json_object> read_json(const std::filesystem::path& path, const st
                       tiffin::detail::in_quotes(check.last),
                       check.last.ends_with('/') || check.last.ends_with('#') ? "; JSON has no comments" : "");
     }
-    json_object made{nlohmann::json::parse(text, nullptr, false), check.twice};
+    json_object made{json_tree(text), check.twice};
     if (!made.value.is_object()) return refuse(" is no JSON object");
     return made;
 }

@@ -29,14 +29,7 @@ public:
     //   unknown; errc::file where files of a model are missing or do not belong together, or an index or a
     //   configuration is no JSON; errc::duplicate_tensor where two files have the same tensor and there is no index.
     // Cost: that of the headers.
-    static result<model> open(const std::filesystem::path& path) {
-        const bool one_file = path.extension() == ".safetensors";
-        auto source = detail::is_checkpoint(path) ? detail::checkpoint::open(path)
-                      : one_file                  ? detail::rwkv_model::open(path)
-                                                  : detail::gguf_model::open(path);
-        if (!source) return source.failure();
-        return model(*std::move(source));
-    }
+    static result<model> open(const std::filesystem::path& path);
 
     // The file's general.architecture, or model_type.
     [[nodiscard]] std::string_view architecture() const noexcept { return source_->architecture(); }
@@ -68,6 +61,17 @@ private:
 
     std::shared_ptr<const detail::model_source> source_;
 };
+
+#if TIFFIN_ENGINES_DEFINITIONS
+TIFFIN_ENGINES_INLINE result<model> model::open(const std::filesystem::path& path) {
+    const bool one_file = path.extension() == ".safetensors";
+    auto source = detail::is_checkpoint(path) ? detail::checkpoint::open(path)
+                  : one_file                  ? detail::rwkv_model::open(path)
+                                              : detail::gguf_model::open(path);
+    if (!source) return source.failure();
+    return model(*std::move(source));
+}
+#endif
 
 // Prepares the block of a model's layer; the prepared layer keeps the model open.
 // Errors: those of model::layer and load_layer.

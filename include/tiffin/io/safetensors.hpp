@@ -87,7 +87,7 @@ private:
                                          const Take& take);
     // Sets the tensors' data pointers.
     void place(const std::byte* data) {
-        for (detail::header_reader::entry& e : entries_) {
+        for (detail::safetensors_entry& e : entries_) {
             if (!e.is_read) {
                 unread_.push_back(std::move(e.unread));
                 continue;
@@ -102,12 +102,13 @@ private:
     std::map<std::string, std::string> metadata_;
     weights tensors_;
     std::vector<unread_safetensor> unread_;
-    std::vector<detail::header_reader::entry> entries_;  // until place()
+    std::vector<detail::safetensors_entry> entries_;  // until place()
     std::uint64_t data_size_ = 0;
     std::unique_ptr<std::byte[], release> data_;
     file_mapping mapped_;
 };
 
+#if TIFFIN_ENGINES_DEFINITIONS
 template <class Take>
 result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::string label,
                                                      unread_tensors unread, const Take& take) {
@@ -128,14 +129,13 @@ result<safetensors_file> safetensors_file::load_head(std::uint64_t size, std::st
         return refuse("the " + std::to_string(length) + " bytes of header could not be read");
 
     const std::uint64_t data_size = size - prefix - length;
-    detail::header_reader header(data_size, unread);
-    if (const status read = header.read(text); !read)
-        return failure(read.failure().code, label, read.failure().what);
+    auto header = detail::read_header(text, data_size, unread);
+    if (!header) return failure(header.failure().code, label, header.failure().what);
 
     safetensors_file file;
-    file.entries_ = std::move(header.entries);
+    file.entries_ = std::move(header->entries);
     file.data_size_ = data_size;
-    file.metadata_ = std::move(header.metadata);
+    file.metadata_ = std::move(header->metadata);
     file.label_ = std::move(label);
     return {std::move(file)};
 }
@@ -155,8 +155,9 @@ result<safetensors_file> safetensors_file::load(std::uint64_t size, std::string 
     return file;
 }
 
-inline result<safetensors_file> safetensors_file::parse(std::span<const std::byte> bytes, std::string label,
-                                                        unread_tensors unread) {
+TIFFIN_ENGINES_INLINE result<safetensors_file> safetensors_file::parse(std::span<const std::byte> bytes,
+                                                                       std::string label,
+                                                                       unread_tensors unread) {
     return load(bytes.size(), std::move(label), unread, [&](void* to, std::size_t n) {
         if (n != 0) std::memcpy(to, bytes.data(), n);
         bytes = bytes.subspan(n);
@@ -164,7 +165,7 @@ inline result<safetensors_file> safetensors_file::parse(std::span<const std::byt
     });
 }
 
-inline result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
+TIFFIN_ENGINES_INLINE result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
     const std::string label = path.string();
     const auto refuse = [&](std::string what) { return failure(errc::file, label, std::move(what)); };
     const result<std::uint64_t> size = detail::regular_file_size(path);
@@ -175,8 +176,8 @@ inline result<safetensors_file> safetensors_file::open(const std::filesystem::pa
                 [&](void* to, std::size_t n) { return std::fread(to, 1, n, stream.get()) == n; });
 }
 
-inline result<safetensors_file> safetensors_file::map(const std::filesystem::path& path,
-                                                      unread_tensors unread) {
+TIFFIN_ENGINES_INLINE result<safetensors_file> safetensors_file::map(const std::filesystem::path& path,
+                                                                     unread_tensors unread) {
     result<file_mapping> mapped = file_mapping::open(path);
     if (!mapped) return mapped.failure();
     const std::span<const std::byte> bytes = mapped->bytes();
@@ -191,6 +192,7 @@ inline result<safetensors_file> safetensors_file::map(const std::filesystem::pat
     file->mapped_ = *std::move(mapped);
     return file;
 }
+#endif
 
 }  // namespace io
 TIFFIN_END

@@ -3,11 +3,10 @@
 
 #include <tiffin/config.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/io/json_text.hpp>
 #include <tiffin/io/safetensors_format.hpp>
 #include <tiffin/io/unfinished_file.hpp>
 #include <tiffin/tensor.hpp>
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -26,20 +25,6 @@
 
 TIFFIN_BEGIN
 namespace io {
-
-namespace detail {
-
-// The JSON string of `text`, or nothing where it is not UTF-8.
-inline std::optional<std::string> json_string(const std::string& text) {
-    using policy = nlohmann::json::error_handler_t;
-    const nlohmann::json value(text);
-    // Only the throwing policy reports invalid bytes; the results of the other two differ where there are any.
-    std::string replaced = value.dump(-1, ' ', false, policy::replace);
-    if (replaced != value.dump(-1, ' ', false, policy::ignore)) return std::nullopt;
-    return replaced;
-}
-
-}  // namespace detail
 
 // Takes the next bytes of a tensor; returns false where they cannot be written.
 using byte_sink = std::function<bool(const void*, std::size_t)>;
@@ -113,8 +98,9 @@ private:
     std::map<std::string, byte_source, std::less<>> sources_;
 };
 
-inline status safetensors_writer::put(const weights::entry& e, std::string_view label,
-                                      const byte_sink& sink) const {
+#if TIFFIN_ENGINES_DEFINITIONS
+TIFFIN_ENGINES_INLINE status safetensors_writer::put(const weights::entry& e, std::string_view label,
+                                                     const byte_sink& sink) const {
     const std::uint64_t bytes = bytes_of(e.tensor);
     std::uint64_t done = 0;
     bool taken = true;
@@ -137,7 +123,8 @@ inline status safetensors_writer::put(const weights::entry& e, std::string_view 
     return failure(errc::file, std::string(label), "the file cannot be written: ", detail::last_reason());
 }
 
-inline result<safetensors_writer::layout> safetensors_writer::arrange(std::string_view label) const {
+TIFFIN_ENGINES_INLINE result<safetensors_writer::layout> safetensors_writer::arrange(
+    std::string_view label) const {
     const auto refuse = [&](std::string what, errc code = errc::file) {
         return failure(code, std::string(label), std::move(what));
     };
@@ -211,7 +198,8 @@ inline result<safetensors_writer::layout> safetensors_writer::arrange(std::strin
     return plan;
 }
 
-inline result<std::vector<std::byte>> safetensors_writer::to_bytes(std::string_view label) const {
+TIFFIN_ENGINES_INLINE result<std::vector<std::byte>> safetensors_writer::to_bytes(
+    std::string_view label) const {
     const result<layout> plan = arrange(label);
     if (!plan) return plan.failure();
     std::vector<std::byte> bytes;
@@ -227,14 +215,14 @@ inline result<std::vector<std::byte>> safetensors_writer::to_bytes(std::string_v
     return bytes;
 }
 
-inline status safetensors_writer::write(const std::filesystem::path& path) const {
+TIFFIN_ENGINES_INLINE status safetensors_writer::write(const std::filesystem::path& path) const {
     auto file = unfinished_file::begin(path);
     if (!file) return file.failure();
     if (status s = write(*file); !s) return s;
     return file->finish();
 }
 
-inline status safetensors_writer::write(unfinished_file& to) const {
+TIFFIN_ENGINES_INLINE status safetensors_writer::write(unfinished_file& to) const {
     const result<layout> plan = arrange(to.label());
     if (!plan) return plan.failure();
     const auto to_file = [&](const void* data, std::size_t n) { return to.write(data, n); };
@@ -243,6 +231,7 @@ inline status safetensors_writer::write(unfinished_file& to) const {
         if (status s = put(*e, to.label(), to_file); !s) return s;
     return to.flush();
 }
+#endif
 
 }  // namespace io
 TIFFIN_END

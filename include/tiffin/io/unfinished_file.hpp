@@ -30,24 +30,7 @@ class unfinished_file {
 public:
     // Begins the output at `path`. Errors: errc::file: those of output_place::of, and where the folder cannot be
     // written.
-    static result<unfinished_file> begin(const std::filesystem::path& path) {
-        unfinished_file made;
-        made.label_ = path.string();
-        auto place = output_place::of(path);
-        if (!place) return place.failure();
-        made.place_ = *std::move(place);
-        // A pipe is opened by the first write, as opening waits for its reader.
-        if (made.place_.is_stream) return {std::move(made)};
-        const int opened = made.make();
-        if (opened < 0 && errno == EEXIST)
-            return made.refuse(
-                "the file cannot be written: 1000 unfinished ones, tiffin.part0 on, lie beside it");
-        if (opened < 0) return made.cannot_write();
-        if (!made.write_to(opened)) return made.cannot_write();
-        if (made.place_.is_there && ::fchmod(opened, made.place_.mode) != 0)
-            return made.refuse("the file's mode cannot be kept: " + detail::last_reason());
-        return {std::move(made)};
-    }
+    static result<unfinished_file> begin(const std::filesystem::path& path);
 
     unfinished_file(unfinished_file&& other) noexcept { *this = std::move(other); }
     unfinished_file& operator=(unfinished_file&& other) noexcept {
@@ -71,28 +54,10 @@ public:
         return std::fwrite(data, 1, n, stream_.get()) == n;
     }
     // Writes all buffered bytes. Errors: errc::file where the last of them cannot be written.
-    status flush() {
-        if (!stream_ && !open_stream()) return cannot_write();
-        if (std::fflush(stream_.get()) != 0) return cannot_write();
-        // Closing may report what the file system could not write. A stream is closed, as its reader waits for that.
-        const int copy = place_.is_stream ? -1 : ::dup(::fileno(stream_.get()));
-        if (place_.is_stream ? std::fclose(stream_.release()) != 0 : copy < 0 || ::close(copy) != 0)
-            return cannot_write();
-        return {};
-    }
+    status flush();
     // Gives the file its name. Precondition: flush() has succeeded.
     // Errors: errc::file where its name cannot be written.
-    status finish() {
-        if (place_.is_stream) return {};
-        const char* const target = place_.target.c_str();
-        if (path_.empty() && !place_.is_there && link_to(target)) return {};
-        // linkat() can name a file that has no name, but only rename() replaces an existing file.
-        if (path_.empty() && !first_free([&](const char* name) { return link_to(name); }))
-            return cannot_rename();
-        if (std::rename(path_.c_str(), target) != 0) return cannot_rename();
-        path_.clear();
-        return {};
-    }
+    status finish();
 
     // The failure of the system call that has just failed (errno).
     [[nodiscard]] failure cannot_write() const {
@@ -122,23 +87,8 @@ private:
         return false;
     }
     // Creates a file, without a name where possible; returns its descriptor, or -1.
-    int make() {
-        constexpr ::mode_t usual = 0666;  // less the process's umask
-        int opened = -1;
-#if defined(O_TMPFILE)
-        opened = ::open(place_.folder().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, usual);
-        if (opened >= 0 && ::access(name_of(opened).c_str(), F_OK) == 0) return opened;
-        if (opened >= 0) ::close(opened);  // it could not be linked later
-#endif
-        const bool found = first_free([&](const char* name) {
-            opened = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, usual);
-            return opened >= 0;
-        });
-        return found ? opened : -1;
-    }
-    static std::string name_of(int descriptor) {
-        return "/proc/self/fd/" + std::to_string(descriptor);
-    }
+    int make();
+    static std::string name_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
     bool link_to(const char* name) const {
         return ::linkat(AT_FDCWD, name_of(::fileno(stream_.get())).c_str(), AT_FDCWD, name,
                         AT_SYMLINK_FOLLOW) == 0;
@@ -166,6 +116,63 @@ private:
     std::filesystem::path path_;  // the temporary name, if there is one
     detail::stream_handle stream_;
 };
+
+#if TIFFIN_ENGINES_DEFINITIONS
+TIFFIN_ENGINES_INLINE result<unfinished_file> unfinished_file::begin(const std::filesystem::path& path) {
+    unfinished_file made;
+    made.label_ = path.string();
+    auto place = output_place::of(path);
+    if (!place) return place.failure();
+    made.place_ = *std::move(place);
+    // A pipe is opened by the first write, as opening waits for its reader.
+    if (made.place_.is_stream) return {std::move(made)};
+    const int opened = made.make();
+    if (opened < 0 && errno == EEXIST)
+        return made.refuse(
+            "the file cannot be written: 1000 unfinished ones, tiffin.part0 on, lie beside it");
+    if (opened < 0) return made.cannot_write();
+    if (!made.write_to(opened)) return made.cannot_write();
+    if (made.place_.is_there && ::fchmod(opened, made.place_.mode) != 0)
+        return made.refuse("the file's mode cannot be kept: " + detail::last_reason());
+    return {std::move(made)};
+}
+
+TIFFIN_ENGINES_INLINE status unfinished_file::flush() {
+    if (!stream_ && !open_stream()) return cannot_write();
+    if (std::fflush(stream_.get()) != 0) return cannot_write();
+    // Closing may report what the file system could not write. A stream is closed, as its reader waits for that.
+    const int copy = place_.is_stream ? -1 : ::dup(::fileno(stream_.get()));
+    if (place_.is_stream ? std::fclose(stream_.release()) != 0 : copy < 0 || ::close(copy) != 0)
+        return cannot_write();
+    return {};
+}
+
+TIFFIN_ENGINES_INLINE status unfinished_file::finish() {
+    if (place_.is_stream) return {};
+    const char* const target = place_.target.c_str();
+    if (path_.empty() && !place_.is_there && link_to(target)) return {};
+    // linkat() can name a file that has no name, but only rename() replaces an existing file.
+    if (path_.empty() && !first_free([&](const char* name) { return link_to(name); })) return cannot_rename();
+    if (std::rename(path_.c_str(), target) != 0) return cannot_rename();
+    path_.clear();
+    return {};
+}
+
+TIFFIN_ENGINES_INLINE int unfinished_file::make() {
+    constexpr ::mode_t usual = 0666;  // less the process's umask
+    int opened = -1;
+#    if defined(O_TMPFILE)
+    opened = ::open(place_.folder().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, usual);
+    if (opened >= 0 && ::access(name_of(opened).c_str(), F_OK) == 0) return opened;
+    if (opened >= 0) ::close(opened);  // it could not be linked later
+#    endif
+    const bool found = first_free([&](const char* name) {
+        opened = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, usual);
+        return opened >= 0;
+    });
+    return found ? opened : -1;
+}
+#endif
 
 }  // namespace io
 TIFFIN_END
