@@ -60,7 +60,8 @@ def subjects(table, given, folder):
         rows[name] = tiffin.Rows.open(path, "table")
     memory = torch.from_numpy(table)
     each = torch.arange(given.ids)
-    bags = torch.arange(0, given.ids, BAG)
+    first = np.arange(0, given.ids, BAG, dtype=np.int32)
+    bags = torch.from_numpy(first).long()
     f32 = [("tiffin", rows["f32"].gather),
            ("torch embedding", lambda ids: torch.nn.functional.embedding(torch.from_numpy(ids), memory).numpy())]
     try:
@@ -72,7 +73,7 @@ def subjects(table, given, folder):
         f32.append(("engramdb", lambda ids: np.frombuffer(store.fetch(ids.tolist()), np.float32).reshape(len(ids), -1)))
     except ImportError:
         print("engramdb is not installed: left out", file=sys.stderr)
-    pooled = [("tiffin, summed by numpy", lambda ids: rows["f32"].gather(ids).reshape(-1, BAG, table.shape[1]).sum(1)),
+    pooled = [("tiffin", lambda ids: rows["f32"].sum(ids, first)),
               ("torch embedding_bag", lambda ids: torch.nn.functional.embedding_bag(torch.from_numpy(ids), memory, bags, mode="sum").numpy())]
     return {"f32": f32, f"f32, sums of {BAG}": pooled,
             "8 bits": [("tiffin q8_0", rows["q8_0"].gather), ("torch, 8 bits", torch_bits(table, 8, each))],

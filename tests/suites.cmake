@@ -190,6 +190,7 @@ tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/r
 tiffin_test_program(table)
 tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
 tiffin_suite(table/joined_rows)
+tiffin_suite(table/float_rows)
 tiffin_suite(table/any_id_rows THREADS)
 tiffin_suite(table/cached_rows THREADS)
 tiffin_suite(table/edits)

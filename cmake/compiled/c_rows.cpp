@@ -1,7 +1,9 @@
 // The C interface: rows of tables in files (tiffin/tiffin_rows.h).
+#include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/io/gguf_tensors.hpp>
 #include <tiffin/io/table_file.hpp>
+#include <tiffin/table/float_rows.hpp>
 
 #include "c_common.hpp"
 #include "c_rows.hpp"
@@ -34,6 +36,13 @@ result<tiffin::table_location> find(const std::filesystem::path& path, const std
 
 std::span<const std::int32_t> span_of(const int32_t* ids, std::size_t count) {
     return {ids, count};
+}
+
+// Widened by the simd backend's decoders.
+auto floats_of(const tiffin_rows& rows) {
+    static constexpr tiffin::number_formats formats =
+        tiffin::simd<tiffin::f32, tiffin::any_format>{.tables = tiffin::kept_as_given}.formats();
+    return tiffin::float_rows(*rows.edited, formats);
 }
 
 // What is NULL of a call with ids, or none.
@@ -87,25 +96,23 @@ tiffin_error* tiffin_rows_read(const tiffin_rows* rows, const int32_t* ids, size
 tiffin_error* tiffin_rows_gather(const tiffin_rows* rows, const int32_t* ids, size_t count, float* to) {
     return guarded([&]() -> tiffin_error* {
         if (const char* const name = null_of(rows, ids, count, to)) return error_of(is_null(name));
-        const tiffin::table_shape shape = rows->edited->shape();
-        if (const tiffin::status s = check_ids(span_of(ids, count), shape); !s)
+        if (const tiffin::status s = check_ids(span_of(ids, count), rows->edited->shape()); !s)
             return error_of(because(s.failure()));
-        if (shape.type == tiffin::dtype::f32 && !shape.scales.any()) {  // as they are stored
-            const tiffin::status s =
-                rows->edited->read(span_of(ids, count), reinterpret_cast<std::byte*>(to));
-            return s ? nullptr : error_of(because(s.failure()));
-        }
-        // In pieces, so that a call takes a bounded amount of memory.
-        constexpr std::size_t most = 1024;
-        std::vector<std::byte> stored(std::min(count, most) * shape.row_bytes());
-        for (std::size_t first = 0; first < count; first += most) {
-            const auto piece = span_of(ids + first, std::min(most, count - first));
-            if (const tiffin::status s = rows->edited->read(piece, stored.data()); !s)
-                return error_of(because(s.failure()));
-            for (std::size_t i = 0; i < piece.size(); ++i)
-                decode_row(shape, stored.data() + i * shape.row_bytes(), to + (first + i) * shape.width);
-        }
-        return nullptr;
+        const tiffin::status s = floats_of(*rows).gather(span_of(ids, count), to);
+        return s ? nullptr : error_of(because(s.failure()));
+    });
+}
+tiffin_error* tiffin_rows_sum(const tiffin_rows* rows, const int32_t* ids, size_t count, const size_t* first,
+                              size_t groups, const float* weights, float* to) {
+    return guarded([&]() -> tiffin_error* {
+        if (const char* const name = null_of(rows, ids, count, to)) return error_of(is_null(name));
+        if (groups > 0 && (first == nullptr || to == nullptr))
+            return error_of(is_null(first == nullptr ? "first" : "to"));
+        if (const tiffin::status s = check_ids(span_of(ids, count), rows->edited->shape()); !s)
+            return error_of(because(s.failure()));
+        const tiffin::status s = floats_of(*rows).sum(span_of(ids, count), {first, groups},
+                                                      {weights, weights == nullptr ? 0 : count}, to);
+        return s ? nullptr : error_of(because(s.failure()));
     });
 }
 tiffin_error* tiffin_rows_count(const tiffin_rows* rows, tiffin_rows_counts* counts) {

@@ -39,7 +39,9 @@ const std::vector<claim>& claims() {
          "dense AdamW, as the papers have it", resting_rows},
         {15, "isocompute",
          "How much compute does MoRT save on the frontier, and does the frontier keep its slope?",
-         "MoRT, Eq. 9 to 15", isocompute}};
+         "MoRT, Eq. 9 to 15", isocompute},
+        {16, "on_a_mixture", "What does MoRT add to a mixture with a shared expert, by eta and rho?",
+         "MoRT, Eq. 9 to 15", on_a_mixture}};
     return all;
 }
 

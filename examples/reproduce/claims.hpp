@@ -80,3 +80,4 @@ claim_table equal_parameters(lab&);
 claim_table scale_starts(lab&);
 claim_table resting_rows(lab&);
 claim_table isocompute(lab&);
+claim_table on_a_mixture(lab&);

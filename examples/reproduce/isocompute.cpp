@@ -1,4 +1,4 @@
-// MoRT's law of compute: the frontier of SwiGLU over five budgets, and MoRT at its optima.
+// MoRT's law of compute: the frontier of SwiGLU over five budgets, and MoRT at its optima; MoRT on a mixture.
 #include <tiffin/analysis/frontier.hpp>
 
 #include "claims.hpp"
@@ -223,5 +223,65 @@ claim_table isocompute(lab& in) {
         "budgets' loss factors and their eta. The law has no irreducible loss.");
     if (!apart.empty()) made.remarks.push_back("MoRT's slope less SwiGLU's: " + apart + ".");
     if (!unfitted.empty()) made.remarks.push_back("Not fitted: " + unfitted + ".");
+    return made;
+}
+
+// MoRT on a mixture with a shared expert, whose three experts at work have the dense FFN's FLOPs. The pool has as many
+// modulators as the mixture has experts, so that more of them are a larger eta.
+claim_table on_a_mixture(lab& in) {
+    constexpr std::size_t at_work = 3;  // two of the mixture, and the shared one
+    const run_options& base = in.base();
+    struct point {
+        std::size_t experts, chosen;
+    };
+    std::vector<point> points;
+    std::vector<variant> variants;
+    std::vector<std::size_t> against;
+    for (const std::size_t experts : {base.experts, 2 * base.experts}) {
+        const std::size_t mixture = points.size();
+        for (const std::size_t chosen : {std::size_t{0}, std::size_t{1}, experts / 2, experts}) {
+            const std::string name = "2 of " + std::to_string(experts) + " experts and a shared one";
+            points.push_back({experts, chosen});
+            against.push_back(mixture);
+            variants.push_back(
+                {chosen == 0 ? name
+                             : "the same, MoRT " + std::to_string(chosen) + " of " + std::to_string(experts),
+                 [=](run_options& o) {
+                     const std::string ffn = "mixture(softmax_topk(top_k=2), swiglu, swiglu)";
+                     o.ffn = chosen == 0
+                                 ? ffn
+                                 : "modulated(" + ffn + ", modulator_pool(l2, sigmoid_topk_renorm(top_k=" +
+                                       std::to_string(chosen) + "), num_layers=" + std::to_string(o.layers) +
+                                       "), add)";
+                     o.experts = experts;
+                     o.d_ff = (o.d_ff / at_work + 4) / 8 * 8;
+                 }});
+        }
+    }
+    const std::vector<trained> all = train_all(in, variants);
+    claim_table made = compare(all, against);
+    run_options dense = base;
+    dense.d_ff = at_work * ((base.d_ff / at_work + 4) / 8 * 8);
+    const std::size_t vocabulary = in.text().tokenizer.size();
+    const double parameters = computing_parameters(dense, vocabulary);
+    for (const char* const name : {"eta", "rho", "loss factor"}) made.columns.emplace_back(name);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+        const auto& [experts, chosen] = points[i];
+        if (chosen == 0) {
+            made.rows[i].insert(made.rows[i].end(), 3, "");
+            continue;
+        }
+        std::vector<double> factors;
+        for (std::size_t seed = 0; seed < in.seeds(); ++seed)
+            factors.push_back(all[i].runs[seed]->loss / all[against[i]].runs[seed]->loss);
+        const double rows = static_cast<double>(base.layers * experts * vocabulary * base.d_model);
+        made.rows[i].push_back(text_of(rows / parameters, 1));
+        made.rows[i].push_back(text_of(static_cast<double>(chosen) / static_cast<double>(experts), 2));
+        made.rows[i].push_back(text_of(spread_of(factors)));
+    }
+    made.remarks.push_back(
+        "eta is the pool's numbers over the " + text_of(parameters / 1e6, 3) +
+        " million parameters that a token is multiplied by, those of experts at work and the head among "
+        "them; rho is the share of the pool that a token reads. Loss factors are paired by seed.");
     return made;
 }

@@ -146,7 +146,8 @@ public:
             ::new (static_cast<void*>(&held_)) detail::held_failure(std::move(other.held_));
     }
     result& operator=(result&& other) noexcept {
-        static_assert(std::is_nothrow_move_constructible_v<T>, "this object holds nothing while it is filled again");
+        static_assert(std::is_nothrow_move_constructible_v<T>,
+                      "this object holds nothing while it is filled again");
         if (this != &other) {
             this->~result();
             ::new (static_cast<void*>(this)) result(std::move(other));

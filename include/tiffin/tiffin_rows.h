@@ -49,7 +49,13 @@ TIFFIN_C_API tiffin_error* tiffin_rows_describe(const tiffin_rows* rows, tiffin_
 // to[i] = row ids[i] as f32, (count, width). Errors: TOKEN_ID, FILE, ARGUMENT; `to` is then unspecified.
 TIFFIN_C_API tiffin_error* tiffin_rows_gather(const tiffin_rows* rows, const int32_t* ids, size_t count,
                                               float* to);
-// The same as they are stored, (count, row_bytes).
+// to[g] = sum of weights[i] row ids[i], over the i from first[g] up to first[g + 1], or to the end for the last of `groups`:
+// (groups, width) f32, i ascending. `weights` (count), or NULL: 1 each. An empty group's sum is 0.
+// Errors: TOKEN_ID, FILE, ARGUMENT; SIZE where `first` does not begin at 0, descends or passes `count`.
+TIFFIN_C_API tiffin_error* tiffin_rows_sum(const tiffin_rows* rows, const int32_t* ids, size_t count,
+                                           const size_t* first, size_t groups, const float* weights,
+                                           float* to);
+// The rows of gather as they are stored, (count, row_bytes).
 TIFFIN_C_API tiffin_error* tiffin_rows_read(const tiffin_rows* rows, const int32_t* ids, size_t count,
                                             void* to);
 // Errors: ARGUMENT.

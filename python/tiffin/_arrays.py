@@ -80,10 +80,14 @@ def ids_of(a, tokens=None, name="token_ids") -> np.ndarray:
         refuse(given.ndim == 1, name, f"have shape {given.shape}; they must have one axis", "size")
     else:
         refuse(given.shape == (tokens,), name, f"have shape {given.shape}; x has {tokens} tokens", "size")
-    if given.dtype.itemsize >= 4 and given.size and not (-2 ** 31 <= given.min() and given.max() < 2 ** 31):
-        i = np.flatnonzero((given < -2 ** 31) | (given >= 2 ** 31))[0]
+    if given.dtype == np.int32 and given.flags.c_contiguous and given.flags.aligned:
+        return given
+    narrow = np.ascontiguousarray(given, np.int32)
+    beyond = narrow != given
+    if beyond.any():
+        i = beyond.argmax()
         raise Error(f"{name}: {name}[{i}] = {given[i]}, which no table has", "token_id", name)
-    return np.require(given, np.int32, ["C", "A"])
+    return narrow
 
 
 def bytes_of(name, kind, data, shape):

@@ -108,7 +108,7 @@ def _load():
             ("training_make", p, (p, n, p, n, p, p)), ("training_free", None, (p,)), ("training_needs", p, (p, p)),
             ("training_forward", p, (p, p)), ("training_backward", p, (p, p)), ("training_gradient", i, (p, n, p)),
             ("training_ids", n, (p, p, p)), ("training_clear", None, (p,)),
-            ("rows_open", p, (t, t, p, p)), ("rows_free", None, (p,)), ("rows_describe", p, (p, p)), ("rows_gather", p, (p, p, n, p)),
+            ("rows_open", p, (t, t, p, p)), ("rows_free", None, (p,)), ("rows_describe", p, (p, p)), ("rows_gather", p, (p, p, n, p)), ("rows_sum", p, (p, p, n, p, n, p, p)),
             ("rows_read", p, (p, p, n, p)), ("rows_count", p, (p, p)), ("rows_replace", p, (p, _int, _int)),
             ("rows_add_mean", p, (p, p, n, p)), ("rows_undo", i, (p,)),
             ("ngrams_engram", p, (p, _int, p)), ("ngrams_longcat", p, (p, _int, p)), ("ngrams_open", p, (t, c.c_int64, t, p, p, p)),

@@ -11,7 +11,7 @@ from typing import Iterator, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._arrays import address, ids_of, refuse, struct_of, text, whole
+from ._arrays import address, floats, ids_of, refuse, struct_of, text, whole
 from ._library import DTYPES, RowsCounts, RowsOptions, RowsShape, check, lib
 
 _NAMES = {number: name for name, number in DTYPES.items()}
@@ -113,6 +113,20 @@ class Rows:
         ids = ids_of(ids, name="ids")
         to = np.empty((len(ids), self.width), np.float32)
         check(lib.tiffin_rows_gather(self._open(), address(ids), len(ids), address(to)))
+        return to
+
+    def sum(self, ids: ArrayLike, first: ArrayLike, weights: ArrayLike | None = None) -> np.ndarray:
+        """Sums of groups of rows, float32 (len(first), width), as an embedding bag's: of rows ids[first[g]:first[g + 1]], the last
+        group to the end; each row times its weight, if there are weights. An empty group's sum is 0."""
+        ids = ids_of(ids, name="ids")
+        begins = ids_of(first, name="first")
+        refuse(not begins.size or begins.min() >= 0, "first", f"reaches down to {begins.min(initial=0)}", "size")
+        begins = begins.astype(np.uintp)
+        if weights is not None:
+            weights = floats("weights", weights)
+            refuse(weights.shape == ids.shape, "weights", f"have shape {weights.shape} for {len(ids)} ids", "size")
+        to = np.empty((len(begins), self.width), np.float32)
+        check(lib.tiffin_rows_sum(self._open(), address(ids), len(ids), address(begins), len(begins), address(weights), address(to)))
         return to
 
     def read(self, ids: ArrayLike) -> np.ndarray:

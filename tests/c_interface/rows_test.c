@@ -41,6 +41,17 @@ static void rows_alone(tiffin_rows* rows) {
     const int32_t beyond = vocab;
     CHECK(is(tiffin_rows_gather(rows, &beyond, 1, found), TIFFIN_ERRC_TOKEN_ID, "ids"));
     CHECK(is(tiffin_rows_gather(NULL, ids, 2, found), TIFFIN_ERRC_ARGUMENT, "rows"));
+    const size_t first[3] = {0, 0, 1}, back[2] = {0, 3};
+    const float weights[2] = {2, -0.5f};
+    float sums[3 * f];
+    CHECK(fine(tiffin_rows_sum(rows, ids, 2, first, 3, weights, sums)));
+    for (int j = 0; j < f; ++j)
+        CHECK(sums[j] == 0 && sums[f + j] == 2 * table[3 * f + j] && sums[2 * f + j] == -0.5f * table[j]);
+    CHECK(fine(tiffin_rows_sum(rows, ids, 2, first, 1, NULL, sums)) && sums[1] == table[3 * f + 1] + table[1]);
+    CHECK(is(tiffin_rows_sum(rows, ids, 2, back, 2, NULL, sums), TIFFIN_ERRC_SIZE, "first[1] = 3"));
+    CHECK(is(tiffin_rows_sum(rows, &beyond, 1, first, 1, NULL, sums), TIFFIN_ERRC_TOKEN_ID, "ids"));
+    CHECK(is(tiffin_rows_sum(rows, ids, 2, NULL, 1, NULL, sums), TIFFIN_ERRC_ARGUMENT, "first"));
+    CHECK(fine(tiffin_rows_sum(rows, NULL, 0, NULL, 0, NULL, NULL)));
     CHECK(fine(tiffin_rows_replace(rows, 3, 1)) && fine(tiffin_rows_gather(rows, ids, 1, found)));
     CHECK(memcmp(found, table + f, f * sizeof *table) == 0 && tiffin_rows_undo(rows) &&
           !tiffin_rows_undo(rows));

@@ -38,7 +38,14 @@ with tempfile.TemporaryDirectory() as folder:
                 ids = rng.integers(0, n, 3000)
                 expect(f"{options}: rows", (rows.gather(ids) == table[ids]).all())
                 expect(f"{options}: as stored", (rows.read(ids[:9]).view(np.float32) == table[ids[:9]]).all())
-            expect(f"{options}: none", rows.gather([]).shape == (0, width))
+            first, weights = np.array([0, 0, 5, 40, 2990]), rng.normal(size=3000)
+            exact = [(table[ids[a:b]] * np.float32(weights[a:b, None]).astype(np.float64)).sum(0) for a, b in zip(first, [*first[1:], 3000])]
+            expect(f"{options}: sums", np.abs(rows.sum(ids, first, weights) - exact).max() < 1e-3)
+            expect(f"{options}: sums without weights", np.abs(rows.sum(ids, first)[3] - table[ids[40:2990]].sum(0, np.float64)).max() < 1e-3)
+            for wrong in ([1], [0, 3, 2], [0, 3001], [-1]):
+                refused(f"groups {wrong}", "size", "first", lambda: rows.sum(ids, wrong))
+            refused("two weights", "size", "weights", lambda: rows.sum(ids, first, [1.0, 2.0]))
+            expect(f"{options}: none", rows.gather([]).shape == (0, width) and rows.sum([], []).shape == (0, width) and not rows.sum([], [0, 0]).any())
             counts, cached = rows.counts, "cache_rows" in options or "cache_bytes" in options
             expect(f"{options}: {counts}", (counts.misses > 0 and counts.bytes_read == counts.misses * 4 * width) == cached)
             for wrong in ([n], [-1], [0, n], [2 ** 40]):

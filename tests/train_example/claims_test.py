@@ -38,7 +38,7 @@ class Claims(unittest.TestCase):
         done = reproduce(self.out, "--seeds", "2", "--commit", "abc123")
         self.assertEqual(done.returncode, 0, done.stderr)
         first = answers(self.out)
-        self.assertEqual(sorted(int(name.split(".")[1]) for name in first), list(range(1, 16)))
+        self.assertEqual(sorted(int(name.split(".")[1]) for name in first), list(range(1, 17)))
         for name, page in first.items():
             self.assertNotRegex(page, r"\bnan\b|\binf\b", name)
             rows = [line for line in page.splitlines() if line.startswith("| ")]
@@ -95,7 +95,7 @@ class Claims(unittest.TestCase):
         short = self.out / "short.txt"
         short.write_text("a few words " * 40)
         for words, scale, part in (
-                (["--claim", "16"], "minute", "--claim: '16' is no whole number from 1 to 15"), ([], "day", "--scale day; known are"),
+                (["--claim", "99"], "minute", "--claim: '16' is no whole number from 1 to 15"), ([], "day", "--scale day; known are"),
                 (["--text", str(self.out / "no")], "minute", "neither a file nor a folder"),
                 (["--text", str(short)], "minute", "held out")):
             done = reproduce(self.out, *words, scale=scale)
