@@ -72,7 +72,7 @@ def floats(name, a) -> np.ndarray:
 
 def ids_of(a, tokens=None, name="token_ids") -> np.ndarray:
     """Ids as int32, `tokens` of them; None: any number."""
-    given = array(name, a)
+    given = a if type(a) is np.ndarray else array(name, a)
     if given.size == 0 and not isinstance(a, np.ndarray):
         given = given.astype(np.int32)  # numpy takes an empty list for floats
     refuse(given.dtype.kind in "iu", name, f"have dtype {given.dtype}; they must be whole numbers", "dtype")

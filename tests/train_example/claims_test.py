@@ -95,7 +95,7 @@ class Claims(unittest.TestCase):
         short = self.out / "short.txt"
         short.write_text("a few words " * 40)
         for words, scale, part in (
-                (["--claim", "99"], "minute", "--claim: '16' is no whole number from 1 to 15"), ([], "day", "--scale day; known are"),
+                (["--claim", "99"], "minute", "--claim: '99' is no whole number from 1 to 16"), ([], "day", "--scale day; known are"),
                 (["--text", str(self.out / "no")], "minute", "neither a file nor a folder"),
                 (["--text", str(short)], "minute", "held out")):
             done = reproduce(self.out, *words, scale=scale)

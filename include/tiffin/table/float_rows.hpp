@@ -30,8 +30,7 @@ public:
 
     // to[i] = row ids[i], (ids, width).
     [[nodiscard]] status gather(std::span<const std::int32_t> ids, float* to) const {
-        if (shape_.type == dtype::f32 && !shape_.scales.any())  // as they are stored
-            return store_->read(ids, reinterpret_cast<std::byte*>(to));
+        if (is_f32()) return store_->read(ids, reinterpret_cast<std::byte*>(to));
         return each(ids, [&](std::size_t i, const float* row) {
             std::memcpy(to + i * shape_.width, row, shape_.width * sizeof(float));
         });
@@ -56,6 +55,7 @@ public:
     }
 
 private:
+    [[nodiscard]] bool is_f32() const { return shape_.type == dtype::f32 && !shape_.scales.any(); }
     // Null where rows have scales, or the backend keeps tables in one format.
     static decode_row_function decoder_of(const table_shape& shape, const number_formats& formats) {
         if (shape.scales.any()) return nullptr;
@@ -86,6 +86,10 @@ private:
             if (status s = store_->read(piece, stored.data()); !s) return s;
             for (std::size_t i = 0; i < piece.size(); ++i) {
                 const std::byte* const from = stored.data() + i * bytes;
+                if (is_f32()) {
+                    use(first + i, reinterpret_cast<const float*>(from));
+                    continue;
+                }
                 if (decode_ != nullptr)
                     decode_(from, 0, shape_.width, widened);
                 else

@@ -119,13 +119,14 @@ inline void encode_row(const table_shape& table, const float* from, std::byte* r
 
 namespace detail {
 
-// Copies row(i) to `to` + i * bytes for i in [first, end), and prefetches the beginning of a later row: rows lie at
-// random addresses, and a cache miss per row takes longer than the copy.
+// Copies row(i) to `to` + i * bytes for i in [first, end), and prefetches the beginning of a later one of `count` rows:
+// rows lie at random addresses, and a cache miss per row takes longer than the copy.
 template <class Row>
-void copy_rows(std::size_t first, std::size_t end, std::size_t bytes, const Row& row, std::byte* to) {
+void copy_rows(std::size_t first, std::size_t end, std::size_t count, std::size_t bytes, const Row& row,
+               std::byte* to) {
     constexpr std::size_t ahead = 4, most = 1024;
     for (std::size_t i = first; i < end; ++i) {
-        if (i + ahead < end) {
+        if (i + ahead < count) {
             const std::byte* const later = row(i + ahead);
             for (std::size_t at = 0; at < bytes && at < most; at += 64) __builtin_prefetch(later + at);
         }
@@ -179,7 +180,7 @@ public:
         }
         const auto* const data = static_cast<const std::byte*>(table_.data);
         const auto row = [&](std::size_t i) { return data + static_cast<std::size_t>(ids[i]) * bytes; };
-        detail::copy_rows(0, ids.size(), bytes, row, to);
+        detail::copy_rows(0, ids.size(), ids.size(), bytes, row, to);
         return {};
     }
 
