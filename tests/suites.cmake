@@ -188,7 +188,7 @@ tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/r
 
 # ---- rows that lie elsewhere ----
 tiffin_test_program(table)
-tiffin_suite(table/row_store TESTS table/joined_columns.hpp)
+tiffin_suite(table/row_store TESTS table/joined_columns.hpp table/row_moves.hpp)
 tiffin_suite(table/joined_rows)
 tiffin_suite(table/float_rows)
 tiffin_suite(table/any_id_rows THREADS)

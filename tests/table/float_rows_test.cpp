@@ -3,6 +3,8 @@
 
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/reference/reference.hpp>
+#include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/edits.hpp>
 
 #include "support/doctest.hpp"
 #include "support/stored_blocks.hpp"
@@ -113,6 +115,38 @@ TEST_CASE("float_rows: sums of groups, empty ones among them, with weights and w
     }
     const stored_table table(3, 5, dtype::f32);
     CHECK(float_rows(table.store, by_simd).sum({}, {}, {}, nullptr).ok());
+}
+
+TEST_CASE("float_rows: over caches, edits and references") {
+    for (const dtype type : {dtype::f32, dtype::bf16, dtype::q8_0}) {
+        CAPTURE(std::string(name_of(type)));
+        const stored_table table(6, 64, type);
+        edited_rows edited(table.store);
+        const std::int32_t means[]{1, 2};
+        const std::int32_t mean = *edited.add_mean(means);
+        const row_store_ref any(edited);
+        const cached_rows cached(any, cache_limit{.rows = 3});
+        const auto row_of = [&](auto& store, std::int32_t id) {
+            std::vector<float> found(64), summed(64);
+            const std::size_t first = 0;
+            CHECK(float_rows(store, by_simd).gather({&id, 1}, found.data()).ok());
+            CHECK(float_rows(store, by_simd).sum({&id, 1}, {&first, 1}, {}, summed.data()).ok());
+            CHECK(found == summed);
+            return found;
+        };
+        const auto stored = [&](std::ptrdiff_t id) {
+            return std::vector<float>(table.numbers.begin() + 64 * id, table.numbers.begin() + 64 * (id + 1));
+        };
+        CHECK(row_of(any, 4) == stored(4));
+        REQUIRE(edited.replace(4, 5).ok());
+        CHECK(row_of(any, 4) == stored(5));
+        CHECK(row_of(cached, 4) == stored(5));
+        CHECK(row_of(any, mean) == row_of(cached, mean));
+        CHECK(row_of(any, mean) != stored(1));
+        REQUIRE(edited.undo());
+        CHECK(row_of(any, 4) == stored(4));
+        CHECK(row_of(cached, 4) == stored(4));
+    }
 }
 
 TEST_CASE("float_rows: groups that do not fit the ids are refused before anything is written") {

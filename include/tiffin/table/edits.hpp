@@ -141,6 +141,18 @@ public:
         return stored.empty() ? store_->read(ids, to) : read_stored(stored, to);
     }
 
+    status visit(std::span<const std::int32_t> ids, const row_use& use) const {
+        bool edited;
+        {
+            const std::lock_guard lock(mutex_);
+            edited = !edits_.replaced.empty() || edits_.rows_added != 0;
+        }
+        if (!edited) return visit_rows(*store_, ids, use);
+        const from_callback others(
+            shape(), [&](std::span<const std::int32_t> some, std::byte* to) { return read(some, to); });
+        return visit_rows(others, ids, use);
+    }
+
 private:
     struct edit_list {
         std::vector<std::pair<std::int32_t, std::int32_t>> replaced;

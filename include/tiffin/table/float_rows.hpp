@@ -21,7 +21,7 @@ TIFFIN_BEGIN
 //     rows.gather(ids, to);
 //
 // Errors: those of the store's read(); what was written is then unspecified. Precondition: ids lie in the table (check_ids).
-// Cost: a copy of each row as it is stored, but for gather() of f32, and a buffer of some 64 KiB per call.
+// Cost: that of visit_rows(), and a buffer of a row per call.
 template <row_store Store>
 class float_rows {
 public:
@@ -75,29 +75,18 @@ private:
     // Calls use(i, row) with each row as f32.
     template <class Use>
     status each(std::span<const std::int32_t> ids, const Use& use) const {
-        constexpr std::size_t piece_bytes = 65536, registers = 64;  // room for whole registers behind a row
-        const std::size_t bytes = shape_.row_bytes();
-        const std::size_t most = std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(bytes, 1), 1,
-                                                         std::max<std::size_t>(ids.size(), 1));
-        aligned_buffer row((shape_.width + registers) * sizeof(float)), stored(most * bytes);
-        float* const widened = row.as<float>();
-        for (std::size_t first = 0; first < ids.size(); first += most) {
-            const auto piece = ids.subspan(first, std::min(most, ids.size() - first));
-            if (status s = store_->read(piece, stored.data()); !s) return s;
-            for (std::size_t i = 0; i < piece.size(); ++i) {
-                const std::byte* const from = stored.data() + i * bytes;
-                if (is_f32()) {
-                    use(first + i, reinterpret_cast<const float*>(from));
-                    continue;
-                }
-                if (decode_ != nullptr)
-                    decode_(from, 0, shape_.width, widened);
-                else
-                    decode_row(shape_, from, widened);
-                use(first + i, widened);
-            }
-        }
-        return {};
+        constexpr std::size_t registers = 64;  // room for whole registers behind a row
+        aligned_buffer memory((shape_.width + registers) * sizeof(float));
+        float* const widened = memory.as<float>();
+        return visit_rows(*store_, ids, [&](std::size_t i, const std::byte* row) {
+            if (decode_ != nullptr)
+                decode_(row, 0, shape_.width, widened);
+            else if (is_f32())
+                std::memcpy(widened, row, shape_.width * sizeof(float));
+            else
+                decode_row(shape_, row, widened);
+            use(i, widened);
+        });
     }
 
     const Store* store_;

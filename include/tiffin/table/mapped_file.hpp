@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -41,33 +42,50 @@ public:
 
     [[nodiscard]] const table_shape& shape() const noexcept { return table_.shape; }
     status read(std::span<const std::int32_t> ids, std::byte* to) const {
-        if (status s = mapping_.file().check_size(table_.end()); !s) return s;
         const std::size_t bytes = table_.shape.row_bytes();
-        if (bytes == 0) return {};
-        // Checks that the first row is cached, as its pages would be waited for; then that none was.
-        std::byte first{};
-        const bool cached = ids.empty() || mapping_.file().read_cached(table_.row(ids[0]), &first, 1);
-        const long before = faults();
-        bool waited = false;
-        std::size_t copied = 0;
-        auto begun = std::chrono::steady_clock::now();
-        for (std::size_t piece = 1; cached && copied < ids.size() && !waited;
-             piece = std::min<std::size_t>(2 * piece, 32)) {
-            const std::size_t end = std::min(copied + piece, ids.size());
-            detail::copy_rows(
-                copied, end, ids.size(), bytes, [&](std::size_t i) { return row(ids[i]); }, to);
-            copied = end;
-            const auto now = std::chrono::steady_clock::now();
-            waited = now - begun > least_wait && faults() != before;
-            begun = now;
-        }
-        return read_announced(mapping_.file(), table_, ids.subspan(copied), to + copied * bytes);
+        if (status s = mapping_.file().check_size(table_.end()); !s || bytes == 0) return s;
+        const std::size_t used = use_cached(
+            ids, [&](std::size_t i, const std::byte* row) { std::memcpy(to + i * bytes, row, bytes); });
+        return read_announced(mapping_.file(), table_, ids.subspan(used), to + used * bytes);
+    }
+    status visit(std::span<const std::int32_t> ids, const row_use& use) const {
+        if (status s = mapping_.file().check_size(table_.end()); !s) return s;
+        const std::size_t used = use_cached(ids, use);
+        const from_callback others(shape(), [&](std::span<const std::int32_t> some, std::byte* to) {
+            return read_announced(mapping_.file(), table_, some, to);
+        });
+        return visit_rows(others, ids.subspan(used),
+                          [&](std::size_t i, const std::byte* row) { use(used + i, row); });
     }
 
 private:
     mapped_file(io::file_mapping mapping, const table_location& table)
         : mapping_(std::move(mapping)), table_(table) {}
 
+    // Calls use(i, row) for the first ids, where the rows lie, until one had to be waited for; returns how many.
+    template <class Use>
+    std::size_t use_cached(std::span<const std::int32_t> ids, const Use& use) const {
+        const std::size_t bytes = table_.shape.row_bytes();
+        // Checks that the first row is cached, as its pages would be waited for; then that none was.
+        std::byte first{};
+        const bool cached =
+            ids.empty() || bytes == 0 || mapping_.file().read_cached(table_.row(ids[0]), &first, 1);
+        const long before = faults();
+        bool waited = false;
+        std::size_t used = 0;
+        auto begun = std::chrono::steady_clock::now();
+        for (std::size_t piece = 1; cached && used < ids.size() && !waited;
+             piece = std::min<std::size_t>(2 * piece, 32)) {
+            const std::size_t end = std::min(used + piece, ids.size());
+            detail::use_rows(
+                used, end, ids.size(), bytes, [&](std::size_t i) { return row(ids[i]); }, use);
+            used = end;
+            const auto now = std::chrono::steady_clock::now();
+            waited = now - begun > least_wait && faults() != before;
+            begun = now;
+        }
+        return used;
+    }
     [[nodiscard]] const std::byte* row(std::int32_t id) const noexcept {
         return mapping_.bytes().data() + table_.row(id);
     }

@@ -1,9 +1,12 @@
 // The concept of a row store, which reads rows of a token table by id, and the stores that need no file.
 #pragma once
 
+#include <tiffin/aligned_buffer.hpp>
 #include <tiffin/error.hpp>
+#include <tiffin/table/row_moves.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +55,49 @@ concept versioned_rows = requires(const S& store) {
     { store.version() } -> std::convertible_to<std::uint64_t>;
 };
 
+// A reference to what is done with each row of a call: use(i, row), the row as it is stored, valid during the call.
+class row_use {
+public:
+    template <class Use>
+        requires(!std::same_as<Use, row_use>)
+    row_use(const Use& use)
+    noexcept
+        : use_(std::addressof(use)), call_([](const void* u, std::size_t i, const std::byte* row) {
+              (*static_cast<const Use*>(u))(i, row);
+          }) {}
+    void operator()(std::size_t i, const std::byte* row) const { call_(use_, i, row); }
+
+private:
+    const void* use_;
+    void (*call_)(const void*, std::size_t, const std::byte*);
+};
+
+// A store that passes rows where they lie: visit(ids, use) calls use(i, row) for each i, ascending, until a failure.
+template <class S>
+concept visited_rows = requires(const S& store, std::span<const std::int32_t> ids, const row_use& use) {
+    { store.visit(ids, use) } -> std::same_as<status>;
+};
+
+// Calls use(i, row) for each row of `ids`, where it lies, or in a buffer of some 64 KiB.
+template <row_store Store>
+status visit_rows(const Store& store, std::span<const std::int32_t> ids, const row_use& use) {
+    if constexpr (visited_rows<Store>) {
+        return store.visit(ids, use);
+    } else {
+        const std::size_t bytes = table_shape(store.shape()).row_bytes();
+        const std::size_t most = std::clamp<std::size_t>(65536 / std::max<std::size_t>(bytes, 1), 1,
+                                                         std::max<std::size_t>(ids.size(), 1));
+        aligned_buffer memory(most * bytes);
+        std::byte* const rows = memory.data();
+        for (std::size_t first = 0; first < ids.size(); first += most) {
+            const auto piece = ids.subspan(first, std::min(most, ids.size() - first));
+            if (status s = store.read(piece, rows); !s) return s;
+            for (std::size_t i = 0; i < piece.size(); ++i) use(first + i, rows + i * bytes);
+        }
+        return {};
+    }
+}
+
 // A store's version; 0 where it has none.
 template <row_store Store>
 [[nodiscard]] std::uint64_t version_of(const Store& store) {
@@ -74,6 +120,9 @@ public:
           read_([](const void* s, std::span<const std::int32_t> ids, std::byte* to) {
               return static_cast<const Store*>(s)->read(ids, to);
           }),
+          visit_([](const void* s, std::span<const std::int32_t> ids, const row_use& use) {
+              return visit_rows(*static_cast<const Store*>(s), ids, use);
+          }),
           version_([](const void* s) { return version_of(*static_cast<const Store*>(s)); }) {}
     template <row_store Store>
         requires(!std::same_as<Store, row_store_ref>)
@@ -82,12 +131,16 @@ public:
     // Precondition of all: it refers to a store.
     [[nodiscard]] table_shape shape() const { return shape_(store_); }
     status read(std::span<const std::int32_t> ids, std::byte* to) const { return read_(store_, ids, to); }
+    status visit(std::span<const std::int32_t> ids, const row_use& use) const {
+        return visit_(store_, ids, use);
+    }
     [[nodiscard]] std::uint64_t version() const { return version_(store_); }
 
 private:
     const void* store_ = nullptr;
     table_shape (*shape_)(const void*) = nullptr;
     status (*read_)(const void*, std::span<const std::int32_t>, std::byte*) = nullptr;
+    status (*visit_)(const void*, std::span<const std::int32_t>, const row_use&) = nullptr;
     std::uint64_t (*version_)(const void*) = nullptr;
 };
 
@@ -116,39 +169,6 @@ inline void encode_row(const table_shape& table, const float* from, std::byte* r
         }
     });
 }
-
-namespace detail {
-
-// Copies row(i) to `to` + i * bytes for i in [first, end), and prefetches the beginning of a later one of `count` rows:
-// rows lie at random addresses, and a cache miss per row takes longer than the copy.
-template <class Row>
-void copy_rows(std::size_t first, std::size_t end, std::size_t count, std::size_t bytes, const Row& row,
-               std::byte* to) {
-    constexpr std::size_t ahead = 4, most = 1024;
-    for (std::size_t i = first; i < end; ++i) {
-        if (i + ahead < count) {
-            const std::byte* const later = row(i + ahead);
-            for (std::size_t at = 0; at < bytes && at < most; at += 64) __builtin_prefetch(later + at);
-        }
-        std::memcpy(to + i * bytes, row(i), bytes);
-    }
-}
-
-// Moves rows to their positions in `to`: row i is copied from elsewhere(i), or, where that is null, it is the next of
-// the `in_front` rows that lie packed at the front of `to`. From the last to the first: a packed row never moves to a
-// lower index, so that none is overwritten before it has moved.
-template <class Elsewhere>
-void scatter_rows(std::size_t count, std::size_t in_front, std::size_t bytes, const Elsewhere& elsewhere,
-                  std::byte* to) {
-    if (bytes == 0) return;  // a row may be null then, and so may `to`
-    for (std::size_t i = count; i-- > 0;)
-        if (const std::byte* const row = elsewhere(i))
-            std::memcpy(to + i * bytes, row, bytes);
-        else if (--in_front != i)
-            std::memcpy(to + i * bytes, to + in_front * bytes, bytes);
-}
-
-}  // namespace detail
 
 // A store over a table (rows, width) in the caller's memory, at any alignment. The scales of each row, wherever they are,
 // follow its codes in the rows that are read.
@@ -180,7 +200,9 @@ public:
         }
         const auto* const data = static_cast<const std::byte*>(table_.data);
         const auto row = [&](std::size_t i) { return data + static_cast<std::size_t>(ids[i]) * bytes; };
-        detail::copy_rows(0, ids.size(), ids.size(), bytes, row, to);
+        detail::use_rows(0, ids.size(), ids.size(), bytes, row, [&](std::size_t i, const std::byte* from) {
+            std::memcpy(to + i * bytes, from, bytes);
+        });
         return {};
     }
 

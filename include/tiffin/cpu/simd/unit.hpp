@@ -191,7 +191,11 @@ private:
     [[nodiscard]] lanes<Arch> f16_at(std::size_t offset) const noexcept {
         std::uint16_t bits;
         std::memcpy(&bits, block_ + offset, sizeof bits);
+#if defined(__F16C__)
+        return lanes<Arch>(_cvtsh_ss(bits));
+#else
         return lanes<Arch>(f16_to_f32(bits));
+#endif
     }
 
     const std::byte* block_;
