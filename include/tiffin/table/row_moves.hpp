@@ -14,7 +14,8 @@ namespace detail {
 template <class Row, class Use>
 void use_rows(std::size_t first, std::size_t end, std::size_t count, std::size_t bytes, const Row& row,
               const Use& use) {
-    constexpr std::size_t ahead = 4, most = 1024;
+    constexpr std::size_t most = 1024;
+    const std::size_t ahead = bytes > 256 ? 8 : 16;  // as many lines as a core waits for at a time
     for (std::size_t i = first; i < end; ++i) {
         if (i + ahead < count) {
             const std::byte* const later = row(i + ahead);
