@@ -9,10 +9,12 @@
 #include "training_run.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -51,9 +53,13 @@ void generate(const arguments& args) {
     std::fputs(args.prompt.c_str(), stdout);
     tiffin::detail::counter_random random(args.seed);
     const std::size_t context = head.options.context;
+    std::vector<double> milliseconds;  // of each token
     for (std::size_t i = 0; i < args.tokens; ++i) {
         const auto seen = std::span(std::as_const(ids)).last(std::min(ids.size(), context));
+        const auto start = std::chrono::steady_clock::now();
         const std::int32_t next = pick(run.model().next(seen), args.temperature, random);
+        milliseconds.push_back(
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
         if (next == tokenizer.end()) break;
         ids.push_back(next);
         const std::string_view text = tokenizer.text(next);
@@ -61,6 +67,11 @@ void generate(const arguments& args) {
         std::fflush(stdout);
     }
     std::fputs("\n", stdout);
+    if (milliseconds.size() < 2) return;
+    const auto middle = milliseconds.begin() + std::ssize(milliseconds) / 2;
+    std::fprintf(stderr, "the first token of %zu after %.2f ms", milliseconds.size(), milliseconds[0]);
+    std::nth_element(milliseconds.begin() + 1, middle, milliseconds.end());
+    std::fprintf(stderr, ", then %.2f ms each (median); each computes the whole context anew\n", *middle);
 }
 
 }  // namespace

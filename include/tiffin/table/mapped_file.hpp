@@ -89,7 +89,7 @@ private:
     [[nodiscard]] const std::byte* row(std::int32_t id) const noexcept {
         return mapping_.bytes().data() + table_.row(id);
     }
-    // No disk answers sooner: faster pieces need not be asked about their page faults, by a system call.
+    // No disk answers sooner: after faster pieces no system call is needed to know that no page was waited for.
     static constexpr std::chrono::microseconds least_wait{5};
     // Page faults of this thread that had to wait for the disk.
     static long faults() noexcept {
