@@ -13,9 +13,9 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/plan/tensors_needed.hpp>
 
-#include "cold_file.hpp"
 #include "disturbance.hpp"
 #include "machine.hpp"
+#include "small_program.hpp"
 
 #include <omp.h>
 
@@ -26,7 +26,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <random>
@@ -190,16 +189,10 @@ int run(std::size_t rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto number = [&](int at, std::size_t usual) {
-        return at < argc ? static_cast<std::size_t>(std::strtoul(argv[at], nullptr, 10)) : usual;
-    };
-    try {
+    return tiffin_bench::run_program("mixtures", argc, argv, [&](const auto& number) {
         if (number(1, 1) == 0 || number(2, 1) == 0)
             throw std::runtime_error("takes [ROUNDS] [THREADS], numbers from 1");
         if (argc > 2) omp_set_num_threads(static_cast<int>(number(2, 1)));
         return run(number(1, 21));
-    } catch (const std::exception& e) {
-        std::fprintf(stderr, "mixtures: %s\n", e.what());
-        return 1;
-    }
+    });
 }

@@ -18,6 +18,7 @@
 #include "cold_file.hpp"
 #include "disturbance.hpp"
 #include "machine.hpp"
+#include "small_program.hpp"
 
 #include <omp.h>
 
@@ -26,7 +27,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -166,15 +166,9 @@ int run(const std::filesystem::path& folder, std::size_t d, std::size_t f, std::
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto number = [&](int at, std::size_t usual) {
-        return at < argc ? static_cast<std::size_t>(std::strtoul(argv[at], nullptr, 10)) : usual;
-    };
-    try {
+    return tiffin_bench::run_program("pool_delays", argc, argv, [&](const auto& number) {
         if (argc < 2 || number(2, 1) == 0 || number(3, 1) == 0 || number(4, 1) == 0 || number(5, 1) == 0)
             throw std::runtime_error("takes FOLDER [D_MODEL] [D_FF] [TOKENS] [ROUNDS], numbers from 1");
         return run(argv[1], number(2, 1024), number(3, 4096), number(4, 64), number(5, 21));
-    } catch (const std::exception& e) {
-        std::fprintf(stderr, "pool_delays: %s\n", e.what());
-        return 1;
-    }
+    });
 }

@@ -14,6 +14,7 @@
 
 #include "../examples/support/vocabulary.hpp"
 #include "cold_file.hpp"
+#include "small_program.hpp"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -24,7 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -218,14 +218,8 @@ int run(const std::filesystem::path& folder, const std::string& text, std::size_
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto number = [&](int at, std::size_t usual) {
-        return at < argc ? static_cast<std::size_t>(std::strtoul(argv[at], nullptr, 10)) : usual;
-    };
-    try {
+    return tiffin_bench::run_program("prompt_rows", argc, argv, [&](const auto& number) {
         if (argc < 3) throw std::runtime_error("takes FOLDER TEXT [GIB] [TOKENS] [ROUNDS]");
         return run(argv[1], argv[2], number(3, 4), number(4, 2048), number(5, 15));
-    } catch (const std::exception& e) {
-        std::fprintf(stderr, "prompt_rows: %s\n", e.what());
-        return 1;
-    }
+    });
 }
