@@ -184,7 +184,8 @@ tiffin_test_program(executor)
 tiffin_suite(executor/checked_executor)
 tiffin_suite(executor/fork_mark THREADS)
 tiffin_suite(executor/thread_gang THREADS)
-tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/relax.hpp)
+tiffin_suite(executor/thread_team THREADS TESTS executor/executor.hpp executor/hardware_threads.hpp
+                                                executor/relax.hpp)
 
 # ---- rows that lie elsewhere ----
 tiffin_test_program(table)

@@ -12,7 +12,7 @@ namespace simd_detail {
 
 // Named once, they are compiled. (Not explicit instantiations: some formats share their kernels.)
 const weight_kernels* compiled_kernels(const number_formats& formats, bool rounded) noexcept {
-    using arch = xsimd::default_arch;
+    using arch = default_arch;
     return rounded ? &kernels_for<arch, any_format, paired>(formats)
                    : &kernels_for<arch, any_format, f32>(formats);
 }

@@ -3,7 +3,6 @@
 
 #include <tiffin/config.hpp>
 
-#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <string>
@@ -29,11 +28,8 @@ public:
         } else if (kind_ == kind::view) {
             all.append(text_, number_);
         } else {
-            char digits[24];
-            const auto end = kind_ == kind::number ? std::to_chars(digits, digits + sizeof digits, number_)
-                                                   : std::to_chars(digits, digits + sizeof digits,
-                                                                   static_cast<long long>(number_));
-            all.append(digits, end.ptr);
+            all += kind_ == kind::number ? std::to_string(number_)
+                                         : std::to_string(static_cast<long long>(number_));
         }
     }
 

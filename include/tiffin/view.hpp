@@ -6,7 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
+#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -56,8 +56,10 @@ concept eigen_like = requires(M& m) {
 };
 
 template <class T, class M>
-concept span_like = std::ranges::contiguous_range<M> && std::ranges::sized_range<M> &&
-    std::convertible_to<decltype(std::ranges::data(std::declval<M&>())), T*>;
+concept span_like = requires(M& given) {
+    { std::ranges::data(given) } -> std::convertible_to<T*>;
+    { std::ranges::size(given) } -> std::convertible_to<std::size_t>;
+};
 
 // `given` as rows of `width` values. T is float or const float.
 template <class T, class M>

@@ -34,21 +34,15 @@ inline status check_kept(const number_formats& formats) {
 
 // Checks that the scales of given blocks, read as f16, are finite.
 inline status check_scales(const tensor_view& given, const std::string& name) {
-    return with_given_format(given.type, [&](auto format) -> status {
-        if constexpr (requires { format.scales({}); }) {
-            typename decltype(format)::storage block;
-            const auto* at = static_cast<const unsigned char*>(given.data);
-            for (std::size_t i = 0; i < given.shape.elements(); i += format.block, at += sizeof block) {
-                std::memcpy(&block, at, sizeof block);
-                for (const std::uint16_t bits : format.scales(block))
-                    if ((bits & 0x7C00u) == 0x7C00u)
-                        return failure(errc::value, name, "the scale of block ", i / format.block,
-                                       " (numbers from ", i, " on) is ",
-                                       ((bits & 0x3FFu) != 0 ? "NaN" : "infinite"));
-            }
-        }
-        return {};
-    });
+    const odd_scale_function odd_scale = odd_scale_of(given.type);
+    if (odd_scale == nullptr) return {};
+    const std::size_t block = block_of(given.type);
+    const auto* at = static_cast<const std::byte*>(given.data);
+    for (std::size_t i = 0; i < given.shape.elements(); i += block, at += size_of(given.type))
+        if (const std::uint16_t bits = odd_scale(at); bits != 0)
+            return failure(errc::value, name, "the scale of block ", i / block, " (numbers from ", i,
+                           " on) is ", ((bits & 0x3FFu) != 0 ? "NaN" : "infinite"));
+    return {};
 }
 
 // Checks that every value is in a format's range; blocks hold neither NaN nor infinities.

@@ -6,15 +6,14 @@
 #include <tiffin/plan/lower.hpp>
 #include <tiffin/tensor.hpp>
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -132,12 +131,12 @@ inline std::size_t numbered_parts(const weights& given, std::string_view prefix)
     const auto& places = given.places();
     for (auto at = places.lower_bound(prefix); at != places.end() && at->first.starts_with(prefix); ++at) {
         const std::string& name = at->first;
-        std::size_t n = 0;
-        const char* const end = name.data() + name.size();
-        const auto [rest, bad] = std::from_chars(name.data() + prefix.size(), end, n);
         // At most as many parts as tensors: a gap in the numbering is a missing tensor, and never a long loop.
-        if (bad == std::errc() && rest != end && *rest == '.' && n < given.entries().size() && n + 1 > count)
-            count = n + 1;
+        std::size_t n = 0, i = prefix.size();
+        for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && n < given.entries().size(); ++i)
+            n = 10 * n + static_cast<std::size_t>(name[i] - '0');
+        if (i > prefix.size() && i < name.size() && name[i] == '.' && n < given.entries().size())
+            count = std::max(count, n + 1);
     }
     return count;
 }

@@ -5,10 +5,10 @@
 #include <tiffin/call/fitting_tokens.hpp>
 #include <tiffin/call/layer.hpp>
 #include <tiffin/executor/checked_executor.hpp>
+#include <tiffin/executor/hardware_threads.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <thread>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -48,7 +48,7 @@ result<layer<Block, Backend>> prepare_here(const Block& block, const weights& gi
     auto bound = bind_weights(block, given, how);
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
-    if (workers == 0) workers = std::thread::hardware_concurrency();
+    if (workers == 0) workers = hardware_threads();
     workers = std::clamp(workers, std::size_t{1}, most_workers);
     layer<Block, Backend> prepared(block, *std::move(bound), workers);
     if (status s = execute.done(); !s) return s.failure();

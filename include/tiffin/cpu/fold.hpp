@@ -6,6 +6,7 @@
 #include <tiffin/cpu/simd/simd.hpp>
 #include <tiffin/error.hpp>
 #include <tiffin/executor/checked_executor.hpp>
+#include <tiffin/executor/hardware_threads.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -50,7 +50,7 @@ constexpr bool depends_on_call(const node_kind& kind, bool reads_x = true) noexc
     return false;
 }
 
-using folding_machine = simd_detail::machine<xsimd::default_arch>;
+using folding_machine = simd_detail::machine<simd_detail::default_arch>;
 
 inline result<folded_table> fold_plan(const plan_node& source, const weights& given,
                                       const std::string& prefix, const fold_progress& progress,
@@ -76,8 +76,7 @@ inline result<folded_table> fold_plan(const plan_node& source, const weights& gi
     const preparation how{simd<>{}.formats(), checked};
     const auto rows = cpu_detail::make_rows<folding_machine>(source, bound, {made.width, 0, 0}, how);
     constexpr std::size_t piece = 64;
-    const std::size_t workers = std::max<std::size_t>(
-        execute.concurrency() ? execute.concurrency() : std::thread::hardware_concurrency(), 1);
+    const std::size_t workers = execute.concurrency() ? execute.concurrency() : hardware_threads();
     aligned_buffer memory(rows->workspace_bytes(piece, workers) + 64);
     std::array<std::int32_t, piece> ids{};
     made.rows.resize(made.vocab * made.width);

@@ -3,6 +3,7 @@
 
 #include <tiffin/format/any_format.hpp>
 #include <tiffin/format/codes.hpp>
+#include <tiffin/format/concepts.hpp>
 #include <tiffin/format/f64.hpp>
 #include <tiffin/format/f8.hpp>
 #include <tiffin/format/iq4_xs.hpp>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -59,31 +61,61 @@ constexpr float bound_of(dtype type) noexcept {
     }
 }
 
+// Widens `count` blocks, at any alignment.
+template <stored_format Format>
+void decode_blocks(const std::byte* from, std::size_t count, float* to) noexcept {
+    for (; count > 0; --count, from += sizeof(typename Format::storage), to += Format::block) {
+        typename Format::storage stored;
+        std::memcpy(&stored, from, sizeof stored);
+        Format::decode(stored, to);
+    }
+}
+using decode_blocks_function = void (*)(const std::byte* from, std::size_t count, float* to) noexcept;
+// Precondition: not an integer type.
+constexpr decode_blocks_function decoder_of(dtype type) noexcept {
+    return with_given_format(
+        type, [](auto format) -> decode_blocks_function { return &decode_blocks<decltype(format)>; });
+}
+
+// The first f16 scale of a block that is not finite, or 0 where all are.
+using odd_scale_function = std::uint16_t (*)(const std::byte* block) noexcept;
+// Null: the format's blocks have no f16 scales. Precondition: not an integer type.
+constexpr odd_scale_function odd_scale_of(dtype type) noexcept {
+    return with_given_format(type, [](auto format) -> odd_scale_function {
+        if constexpr (requires { format.scales({}); })
+            return [](const std::byte* from) noexcept {
+                typename decltype(format)::storage block;
+                std::memcpy(&block, from, sizeof block);
+                for (const std::uint16_t bits : decltype(format)::scales(block))
+                    if ((bits & 0x7C00u) == 0x7C00u) return bits;
+                return std::uint16_t{0};
+            };
+        else
+            return nullptr;
+    });
+}
+
 // Reads values [first, first + count) of floating-point memory at any alignment as f32, exactly as the format defines
 // them. Cost: decodes each block once.
 void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count, float* to) noexcept;
 #if TIFFIN_DEFINITIONS
 TIFFIN_INLINE void read_as_f32(const void* data, dtype type, std::size_t first, std::size_t count,
                                float* to) noexcept {
-    with_given_format(type, [&](auto format) {
-        using storage = typename decltype(format)::storage;
-        constexpr std::size_t block = decltype(format)::block;
-        const auto* const bytes = static_cast<const unsigned char*>(data);
-        for (std::size_t done = 0; done < count;) {
-            const std::size_t i = first + done, inside = i % block;
-            const std::size_t taken = std::min(block - inside, count - done);
-            storage stored;
-            std::memcpy(&stored, bytes + i / block * sizeof stored, sizeof stored);
-            if (taken == block) {
-                decltype(format)::decode(stored, to + done);
-            } else {
-                std::array<float, block> numbers;
-                decltype(format)::decode(stored, numbers.data());
-                std::copy_n(numbers.data() + inside, taken, to + done);
-            }
-            done += taken;
-        }
-    });
+    const decode_blocks_function decode = decoder_of(type);
+    const std::size_t block = block_of(type);
+    const auto* const blocks = static_cast<const std::byte*>(data);
+    const auto read_part = [&](std::size_t inside, std::size_t taken) {
+        std::array<float, 256> numbers;
+        decode(blocks + bytes_of(type, first - inside), 1, numbers.data());
+        std::copy_n(numbers.data() + inside, taken, to);
+        first += taken, count -= taken, to += taken;
+    };
+    if (const std::size_t inside = first % block; inside != 0)
+        read_part(inside, std::min(block - inside, count));
+    const std::size_t whole = count - count % block;
+    decode(blocks + bytes_of(type, first), whole / block, to);
+    first += whole, count -= whole, to += whole;
+    if (count != 0) read_part(0, count);
 }
 #endif
 

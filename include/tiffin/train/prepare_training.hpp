@@ -4,6 +4,7 @@
 #include <tiffin/bind/bind_weights.hpp>
 #include <tiffin/call/fitting_tokens.hpp>
 #include <tiffin/executor/executor.hpp>
+#include <tiffin/executor/hardware_threads.hpp>
 #include <tiffin/train/trainable_layer.hpp>
 #include <tiffin/train/training_rows.hpp>
 
@@ -16,7 +17,6 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -151,7 +151,7 @@ result<trainable_layer<training_number<Backend>>> prepare_plan(
     auto rows =
         make_trained_rows<machine>(plan, bound->tree, {needs.outputs, needs.d_model, needs.d_model}, parts);
     if (const status s = give_gradients(options, *all); !s) return s.failure();
-    std::size_t workers = options.workers != 0 ? options.workers : std::thread::hardware_concurrency();
+    std::size_t workers = options.workers != 0 ? options.workers : detail::hardware_threads();
     workers = std::clamp(workers, std::size_t{1}, detail::most_workers);
     const std::size_t experts = recorded_experts(bound->tree);
     trainable_layer<number> made(bound->needs, std::move(held), std::move(all), std::move(rows), options,

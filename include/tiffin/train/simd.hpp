@@ -15,8 +15,9 @@ TIFFIN_BEGIN
 namespace train_detail {
 
 // See exact_machine.hpp for what each of these is.
-template <class Arch>
+template <class Chosen>
 struct simd_machine {
+    using Arch = simd_detail::xsimd_arch<Chosen>;
     using number = float;
     using value = simd_detail::lanes<Arch>;
     static constexpr std::size_t width = simd_detail::width<Arch>;
@@ -58,7 +59,7 @@ struct training_machine<simd<Weights, Tables, Activations, Arch>> {
         "tiffin: prepare_training<Block>(weights, simd<...>): a layer learns in f32, with products in f32 or "
         "bf16: write simd<> or simd<bf16>");
     using type = train_detail::simd_machine<Arch>;
-    using product = train_detail::simd_product<Arch, Weights>;
+    using product = train_detail::simd_product<simd_detail::xsimd_arch<Arch>, Weights>;
 };
 
 // With the compiled library training is linked, not instantiated.

@@ -90,7 +90,7 @@ BRINGS_ALSO = {  # the standard says that these bring it too
     "erase": {"vector", "string", "deque", "list"}, "erase_if": {"vector", "map", "set", "deque", "list"}, "get": {"array", "utility", "tuple", "variant"},
     "tuple_size": {"array", "utility", "tuple"}, "tuple_size_v": {"array", "utility", "tuple"},
     "tuple_element": {"array", "utility", "tuple"}, "tuple_element_t": {"array", "utility", "tuple"},
-    "vector": {"vector"}, "less": {"map", "set"}, "hash": {"string", "memory"}, "ranges": {"ranges"},
+    "vector": {"vector"}, "less": {"map", "set"}, "hash": {"string", "memory"}, "ranges": {"ranges", "iterator"},
     "ios": {"fstream", "iosfwd"},
 }
 for alike in ("end", "size", "data"):

@@ -7,11 +7,8 @@
 #include <tiffin/format/paired.hpp>
 #include <tiffin/grammar/concepts.hpp>
 
-#include <xsimd/config/xsimd_arch.hpp>
-
 #include <concepts>
 #include <cstddef>
-#include <type_traits>
 
 TIFFIN_BEGIN
 
@@ -24,6 +21,10 @@ class engine;
 
 namespace simd_detail {
 
+// xsimd::default_arch, named without xsimd's headers: a file that only links the compiled kernels includes none.
+struct default_arch;
+
+// Arch: an instruction set of xsimd, or default_arch.
 template <class Arch>
 struct machine;
 // Defined with the kernels, see simd.hpp.
@@ -32,13 +33,15 @@ const weight_kernels& kernels_for(const number_formats& formats) noexcept;
 template <class Arch, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept;
 
-// Whether the machine has an instruction for products of bf16 pairs.
-template <class Arch>
-inline constexpr bool has_bf16_dot =
+// Whether the machine has an instruction for products of bf16 pairs: one of 64 bytes.
 #if defined(__AVX512BF16__)
-    std::is_base_of_v<xsimd::avx512f, Arch>;
+template <class Arch>
+inline constexpr bool has_bf16_dot = Arch::alignment() == 64;
+template <>
+inline constexpr bool has_bf16_dot<default_arch> = true;
 #else
-    false;
+template <class Arch>
+inline constexpr bool has_bf16_dot = false;
 #endif
 
 // The activation format that `paired` selects beside Weights.
@@ -82,6 +85,7 @@ constexpr number_format describe_rows(const Format& format) {
 //   q4_0, q4_1; Q5_0 and k-quants kept as given), bf16 beside bf16 where the machine multiplies bf16. Each block of
 //   32 has an f32 scale: the relative error is that of the format from 4e-37 (smaller blocks become 0) up to where
 //   128 times a sum of products overflows f32. Routers read the unrounded values.
+// Arch: the instruction set of the kernels: what the file is compiled for, or an older one by xsimd's name (xsimd::avx2).
 // Numerics: f32 sums, one accumulator per output, k ascending, fused multiply-add where the machine has it.
 //   Stored values are widened exactly: with f32 activations a layer computes the bits of `simd<>` with the
 //   widened weights. Integers are summed exactly within a block of 32. A token's output is the
@@ -91,7 +95,7 @@ constexpr number_format describe_rows(const Format& format) {
 //   own tokens; two hand-overs to the executor, three with a norm or more than one token, one more where
 //   more than one token's x is rounded.
 template <format_policy Weights = f32, format_policy Tables = f32, activation_format Activations = paired,
-          class Arch = xsimd::default_arch>
+          class Arch = simd_detail::default_arch>
 struct simd {
     using machine = simd_detail::machine<Arch>;
     template <block_policy Block>

@@ -1,6 +1,7 @@
 // Registers of f32: loads from any number format, and the partial ones at the end of a row.
 #pragma once
 
+#include <tiffin/cpu/simd/backend.hpp>
 #include <tiffin/format/any_format.hpp>
 #include <tiffin/format/concepts.hpp>
 #include <tiffin/grammar/concepts.hpp>
@@ -29,6 +30,18 @@
 TIFFIN_BEGIN
 
 namespace simd_detail {
+
+template <class Arch>
+struct named_arch {
+    using type = Arch;
+};
+template <>
+struct named_arch<default_arch> {
+    using type = xsimd::default_arch;
+};
+// The instruction set as xsimd has it.
+template <class Arch>
+using xsimd_arch = typename named_arch<Arch>::type;
 
 template <class Arch>
 using lanes = xsimd::batch<float, Arch>;

@@ -15,8 +15,9 @@ TIFFIN_BEGIN
 
 namespace simd_detail {
 
-template <class Arch>
+template <class Chosen>
 struct machine {
+    using Arch = xsimd_arch<Chosen>;
     using reg = lanes<Arch>;
     using activations = simd_detail::activations;
     using products = panel_products;

@@ -202,8 +202,9 @@ private:
     lanes<Arch> scale_, least_;
 };
 
-template <class Arch, stored_format Format>
+template <class Chosen, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept {
+    using Arch = xsimd_arch<Chosen>;
     const auto* const stored = reinterpret_cast<const typename Format::storage*>(row);
     if constexpr (Format::block == 1 && codec<Format>) {
         for (std::size_t i = 0; i < count; i += width<Arch>)

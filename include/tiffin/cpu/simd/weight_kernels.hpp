@@ -187,8 +187,9 @@ template <class Arch, stored_format Weights, codec Activations>
 }
 
 // The kernels for the formats, or for those in `formats` where they are chosen at run time.
-template <class Arch, format_policy Weights, activation_format Activations>
+template <class Chosen, format_policy Weights, activation_format Activations>
 const weight_kernels& kernels_for([[maybe_unused]] const number_formats& formats) noexcept {
+    using Arch = xsimd_arch<Chosen>;
     const auto of = [&](auto weights) -> const weight_kernels& {
         using format = decltype(weights);
         if constexpr (!codec<format>)
