@@ -11,7 +11,6 @@
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/train/simd.hpp>
 
-#define DOCTEST_CONFIG_IMPLEMENT
 #include "support/doctest.hpp"
 #include "support/random.hpp"
 
@@ -390,13 +389,4 @@ TEST_CASE("sharded gradients: what is wrong on one rank is told on all, and noth
     rows_in_memory<float> narrow(values.data(), 1, 40, 1);
     adamw<simd<>> optimizer;
     CHECK(optimizer.add("table", *rows, narrow).failure().code == errc::shape);
-}
-
-int main(int argc, char** argv) {
-    MPI_Init(&argc, &argv);
-    doctest::Context context(argc, argv);
-    int failed = context.run();
-    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    MPI_Finalize();
-    return failed;
 }

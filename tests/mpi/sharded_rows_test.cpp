@@ -6,7 +6,6 @@
 #include <tiffin/table/prefetched_rows.hpp>
 #include <tiffin/table/row_store.hpp>
 
-#define DOCTEST_CONFIG_IMPLEMENT
 #include "support/doctest.hpp"
 #include "support/random.hpp"
 
@@ -18,12 +17,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iostream>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -727,19 +724,4 @@ TEST_CASE("sharded_pool: what does not fit, on all ranks and on one") {
                          to.begin() + static_cast<std::ptrdiff_t>(32 * t)));
     }
     CHECK(pool->read_mixed({}, {}, 2, nullptr).ok());
-}
-
-// The first rank tells of its checks, another only if some of its own failed. All decide the exit status.
-int main(int argc, char** argv) {
-    int granted = 0;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
-    const int rank = rank_in(world);
-    std::ostringstream told;
-    doctest::Context context(argc, argv);
-    if (rank != 0) context.setCout(&told);
-    int failed = context.run();
-    if (rank != 0 && failed != 0) std::cerr << "rank " << rank << ":\n" << told.str();
-    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, world);
-    MPI_Finalize();
-    return failed;
 }

@@ -38,9 +38,12 @@ bounded operator-(const bounded& a, const bounded& b) noexcept {
 
 bounded operator*(const bounded& a, const bounded& b) noexcept {
     const float a0 = a.low(), a1 = a.high(), b0 = b.low(), b1 = b.high();
-    if (a0 == a1 && b0 == b1 && std::isfinite(a0) && std::isfinite(b0)) {  // the usual case, sooner
-        const double exact = static_cast<double>(a0) * static_cast<double>(b0);
-        return bounded(a.value_ * b.value_, detail::below(exact), detail::above(exact),
+    // The usual case, sooner: no infinity, and so no NaN.
+    if (&a != &b && std::fabs(a0) + std::fabs(a1) + std::fabs(b0) + std::fabs(b1) < detail::infinity) {
+        const auto x0 = static_cast<double>(a0), x1 = static_cast<double>(a1), y0 = static_cast<double>(b0),
+                   y1 = static_cast<double>(b1);
+        const auto [least, most] = std::minmax({x0 * y0, x0 * y1, x1 * y0, x1 * y1});
+        return bounded(a.value_ * b.value_, detail::below(least), detail::above(most),
                        bounded::either(a.nan_, b.nan_));
     }
     detail::hull r;

@@ -10,6 +10,7 @@
 #include <tiffin/router/selection.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -96,7 +97,16 @@ struct bound_source {
 template <class Scalar>
 Scalar product(const tensor_view& matrix, std::size_t row, const Scalar* x, std::size_t n) {
     Scalar total(0);
-    for (std::size_t k = 0; k < n; ++k) total = total + x[k] * number<Scalar>(matrix, row * n + k);
+    if (matrix.type == dtype::f64 && !matrix.scales.any()) {
+        for (std::size_t k = 0; k < n; ++k) total = total + x[k] * number<Scalar>(matrix, row * n + k);
+        return total;
+    }
+    std::array<float, 256> numbers;
+    for (std::size_t first = 0; first < n; first += numbers.size()) {
+        const std::size_t count = std::min(numbers.size(), n - first);
+        read_as_f32(matrix, row * n + first, count, numbers.data());
+        for (std::size_t k = 0; k < count; ++k) total = total + x[first + k] * Scalar(numbers[k]);
+    }
     return total;
 }
 
