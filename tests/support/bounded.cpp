@@ -42,8 +42,9 @@ bounded operator*(const bounded& a, const bounded& b) noexcept {
     if (&a != &b && std::fabs(a0) + std::fabs(a1) + std::fabs(b0) + std::fabs(b1) < detail::infinity) {
         const auto x0 = static_cast<double>(a0), x1 = static_cast<double>(a1), y0 = static_cast<double>(b0),
                    y1 = static_cast<double>(b1);
-        const auto [least, most] = std::minmax({x0 * y0, x0 * y1, x1 * y0, x1 * y1});
-        return bounded(a.value_ * b.value_, detail::below(least), detail::above(most),
+        const double p = x0 * y0, q = x0 * y1, r = x1 * y0, t = x1 * y1;
+        return bounded(a.value_ * b.value_, detail::below(std::min(std::min(p, q), std::min(r, t))),
+                       detail::above(std::max(std::max(p, q), std::max(r, t))),
                        bounded::either(a.nan_, b.nan_));
     }
     detail::hull r;

@@ -84,7 +84,8 @@ inline constexpr double unit_roundoff = 0x1p-24;
 inline float below(double v) noexcept {
     const auto f = static_cast<float>(v);
     const auto bits = std::bit_cast<std::uint32_t>(f);
-    return std::bit_cast<float>(bits + (static_cast<double>(f) > v) * (2 * (bits >> 31) - 1));
+    const auto over = static_cast<std::uint32_t>(static_cast<double>(f) > v);
+    return std::bit_cast<float>(bits + ((0 - over) & (2 * (bits >> 31) - 1)));
 }
 inline float above(double v) noexcept {
     return -below(-v);
@@ -179,7 +180,7 @@ private:
           none_negative_(low_ >= 0),
           sum_low_(static_cast<double>(low_)),
           sum_high_(static_cast<double>(high_)),
-          magnitude_(static_cast<double>(std::max(finite_part(low_), finite_part(high_)))) {}
+          magnitude_(std::max(finite_part(low_), finite_part(high_))) {}
     // The result of an operation on a and b whose f32 values lie in `r`.
     bounded(double value, const detail::hull& r, const bounded& a, const bounded& b) noexcept
         : bounded(value, r.low <= r.high ? r.low : -detail::infinity,
@@ -194,7 +195,10 @@ private:
         if (nan_ == nan_result::certain) *this = bounded(value_, 0, 0, nan_);
     }
     static double not_nan(double v, double instead) noexcept { return std::isnan(v) ? instead : v; }
-    static float finite_part(float v) noexcept { return std::min(std::fabs(v), detail::largest); }
+    // In double, as what is made of it is: the larger of two is then chosen without a branch.
+    static double finite_part(float v) noexcept {
+        return std::min(static_cast<double>(std::fabs(v)), static_cast<double>(detail::largest));
+    }
     [[nodiscard]] bool is_zero() const noexcept {
         return value_ == 0 && low_ == 0 && high_ == 0 && nan_ == nan_result::never;
     }
