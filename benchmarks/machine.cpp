@@ -173,13 +173,18 @@ struct machine_meter::state {
     page_floats buffer;
     std::size_t next = 0;
     read_pass pass = read_passes[0];
+    machine_limits limits{};
+    std::chrono::steady_clock::time_point measured{};
 };
 
 machine_meter::machine_meter(int threads) : state_(std::make_unique<state>(threads)) {}
 machine_meter::~machine_meter() = default;
 
 machine_limits machine_meter::now() {
-    machine_limits limits{};
+    const auto start = std::chrono::steady_clock::now();
+    machine_limits& limits = state_->limits;
+    if (start - state_->measured < std::chrono::milliseconds(50)) return limits;
+    limits = {};
     for (std::size_t kind = 0; kind < arithmetic_kinds; ++kind)
         for (int i = 0; i < 3; ++i)
             limits.operations_per_second[kind] =
@@ -187,6 +192,7 @@ machine_limits machine_meter::now() {
                          measure_operations_per_second(static_cast<arithmetic>(kind), state_->threads));
     for (int i = 0; i < 3; ++i)
         limits.bytes_per_second = std::max(limits.bytes_per_second, state_->bandwidth(state_->pass));
+    state_->measured = std::chrono::steady_clock::now();
     return limits;
 }
 

@@ -52,7 +52,7 @@ public:
     machine_meter& operator=(const machine_meter&) = delete;
 
     // The limits of this moment, in 10 to 20 ms: of a few tries each the best, as an interruption of
-    // one of them says nothing about the machine.
+    // one of them says nothing about the machine. Those of the last 50 ms are not measured again.
     [[nodiscard]] machine_limits now();
 
 private:

@@ -1,6 +1,6 @@
 """What compare_layers says of the machine that it runs on: memory, caches, other programs; and how long it takes.
 
-    python3 compare_layers_test.py COMPARE_LAYERS
+    python3 compare_layers_test.py COMPARE_LAYERS [CLASS...]
 """
 import os
 import pty
@@ -99,4 +99,4 @@ class Progress(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
