@@ -98,7 +98,8 @@ template <class Scalar>
 Scalar product(const tensor_view& matrix, std::size_t row, const Scalar* x, std::size_t n) {
     Scalar total(0);
     if (matrix.type == dtype::f64 && !matrix.scales.any()) {
-        for (std::size_t k = 0; k < n; ++k) total = total + x[k] * number<Scalar>(matrix, row * n + k);
+        const auto* const numbers = static_cast<const std::byte*>(matrix.data) + row * n * sizeof(double);
+        for (std::size_t k = 0; k < n; ++k) total = total + x[k] * number<Scalar>(numbers, dtype::f64, k);
         return total;
     }
     std::array<float, 256> numbers;
