@@ -47,8 +47,12 @@ class layer : public detail::layer_of_any_block {
         "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
 
 public:
-    // `workers`: concurrent tasks for executors that do not report their concurrency.
-    layer(const Block& block, binding bound, std::size_t workers) : layer_of_any_block(bound.needs, workers) {
+    // From what prepare() makes.
+    explicit layer(detail::layer_of_any_block made) : layer_of_any_block(std::move(made)) {}
+
+    // The engine of a block: Block.
+    static std::unique_ptr<const detail::any_engine<call_arguments>> make_engine(const void* block,
+                                                                                 binding&& bound) {
         using engine = typename Backend::template engine<Block>;
         static_assert(
             requires { sizeof(engine); },
@@ -57,10 +61,10 @@ public:
             "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
         static_assert(backend_for<Backend, Block>,
                       "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
-        const preparation how = bound.how;
         // Not by make_unique, which is twenty functions for each block.
         using held = std::unique_ptr<const detail::any_engine<call_arguments>>;
-        this->hold(held(new detail::engine_adapter<call_arguments, engine>(block, std::move(bound))), how);
+        return held(new detail::engine_adapter<call_arguments, engine>(*static_cast<const Block*>(block),
+                                                                       std::move(bound)));
     }
 };
 

@@ -37,6 +37,10 @@ namespace detail {
 // The part of a layer that does not depend on its block or backend.
 class layer_of_any_block {
 public:
+    layer_of_any_block(call_needs needs, std::size_t workers,
+                       std::unique_ptr<const any_engine<call_arguments>> engine)
+        : needs_(std::move(needs)), workers_(workers), engine_(std::move(engine)) {}
+
     // Sets the layer's own workspace: for `tokens` tokens in one piece; none for 0.
     // Errors: errc::workspace if the allocation fails.
     status reserve(std::size_t tokens) {
@@ -114,13 +118,6 @@ public:
         try_call(x, token_inputs{.token_ids = ids}, y, execute).or_throw();
     }
 #endif
-
-protected:
-    layer_of_any_block(call_needs needs, std::size_t workers) : needs_(std::move(needs)), workers_(workers) {}
-    void hold(std::unique_ptr<const any_engine<call_arguments>> engine, const preparation& how) {
-        engine_ = std::move(engine);
-        needs_.held_bytes = how.held();
-    }
 
 private:
     // Room for copies of x, and of the residual if it is read, where y overwrites them.

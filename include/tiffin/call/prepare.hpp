@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -38,23 +39,49 @@ inline status reserve(layer_of_any_block& prepared, std::size_t workers, const p
     return prepared.reserve(tokens);
 }
 
-template <class Block, class Backend>
-result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
-                                           const prepare_options& options) {
+// Makes the engine of a block from its bound tensors.
+struct engine_maker {
+    const void* block;
+    std::unique_ptr<const any_engine<call_arguments>> (*make)(const void* block, binding&& bound);
+};
+
+// The layer of a block that is already lowered.
+result<layer_of_any_block> prepare_plan(const plan_node& block, const weights& given,
+                                        const number_formats& formats, const engine_maker& engine,
+                                        const prepare_options& options);
+#if TIFFIN_DEFINITIONS
+TIFFIN_INLINE result<layer_of_any_block> prepare_plan(const plan_node& block, const weights& given,
+                                                      const number_formats& formats,
+                                                      const engine_maker& engine,
+                                                      const prepare_options& options) {
     prepared_bytes progress(options.progress, given);
     checked_executor execute(options.execute);
-    preparation how{{}, execute, &progress};
-    if constexpr (requires { backend.formats(); }) how.formats = backend.formats();
-    auto bound = bind_weights(block, given, how);
+    auto bound = bind_plan(block, given, {formats, execute, &progress});
     if (!bound) return bound.failure();
     std::size_t workers = options.workers;
     if (workers == 0) workers = hardware_threads();
     workers = std::clamp(workers, std::size_t{1}, most_workers);
-    layer<Block, Backend> prepared(block, *std::move(bound), workers);
+    call_needs needs = bound->needs;
+    const preparation how = bound->how;
+    auto made = engine.make(engine.block, *std::move(bound));
+    needs.held_bytes = how.held();
+    layer_of_any_block prepared(std::move(needs), workers, std::move(made));
     if (status s = execute.done(); !s) return s.failure();
     if (status s = reserve(prepared, workers, options); !s) return s.failure();
     progress.finish();
     return {std::move(prepared)};
+}
+#endif
+
+template <class Block, class Backend>
+result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
+                                           const prepare_options& options) {
+    number_formats formats;
+    if constexpr (requires { backend.formats(); }) formats = backend.formats();
+    auto made = prepare_plan(lower(block), given, formats,
+                             {std::addressof(block), &layer<Block, Backend>::make_engine}, options);
+    if (!made) return made.failure();
+    return layer<Block, Backend>(*std::move(made));
 }
 
 }  // namespace detail

@@ -51,12 +51,17 @@ const ops_for<Numbers>& ops(const plan_node& node) noexcept {
     return *static_cast<const ops_for<Numbers>*>(node.ops);
 }
 
-// The plan nodes of a source and all its parts.
-// Errors: none; what is wrong with a composition is found by its type, and with its options by binding.
-// Cost: two short vectors per source.
-template <class Numbers = void, source_policy S>
-constexpr plan_node lower(const S& source) {
-    plan_node node{&detail::kind_of<S>, std::addressof(source)};
+namespace plan_detail {
+
+// Not inlined: what is compiled for a composition is a tree of such calls.
+[[gnu::noinline]] constexpr plan_node& add_node(std::vector<plan_node>& to) {
+    return to.emplace_back();
+}
+
+template <class Numbers, source_policy S>
+constexpr void lower_to(plan_node& node, const S& source) {
+    node.kind = &detail::kind_of<S>;
+    node.source = std::addressof(source);
     if constexpr (!std::same_as<Numbers, void>) node.ops = &ops_of<Numbers, S>;
     if constexpr (requires { source.flops(); }) node.flops = source.flops();
     if constexpr (detail::has_role<S, delay_role>) node.delay = source.layers;
@@ -71,7 +76,7 @@ constexpr plan_node lower(const S& source) {
                 }(std::type_identity<std::remove_cvref_t<decltype(parts)>>{}),
             "tiffin: parts() returns copies of the parts: write std::tuple<const Part&...>");
         [&]<std::size_t... I>(std::index_sequence<I...>) {
-            (node.parts.push_back(lower<Numbers>(std::get<I>(parts))), ...);
+            (lower_to<Numbers>(add_node(node.parts), std::get<I>(parts)), ...);
         }
         (part_indices<S>{});
     }
@@ -79,12 +84,23 @@ constexpr plan_node lower(const S& source) {
         if constexpr (requires { source.repetitions(); }) {
             node.repetitions = source.repetitions();
             for (std::size_t i = 0; i < node.repetitions; ++i)
-                node.repeated.push_back(lower<Numbers>(source.repeated(i)));
+                lower_to<Numbers>(add_node(node.repeated), source.repeated(i));
         } else {
             node.repetitions = plan_node::as_given;
-            node.repeated.push_back(lower<Numbers>(source.repeated(0)));
+            lower_to<Numbers>(add_node(node.repeated), source.repeated(0));
         }
     }
+}
+
+}  // namespace plan_detail
+
+// The plan nodes of a source and all its parts.
+// Errors: none; what is wrong with a composition is found by its type, and with its options by binding.
+// Cost: two short vectors per source.
+template <class Numbers = void, source_policy S>
+constexpr plan_node lower(const S& source) {
+    plan_node node;
+    plan_detail::lower_to<Numbers>(node, source);
     return node;
 }
 
