@@ -7,7 +7,9 @@ Prints the median processor time of each file, and its ratio to a file with <Eig
 
     umbrella   #include <tiffin/tiffin.hpp>
     layer      one f32 layer, prepared and called, header-only
-    compiled   the same with <tiffin/compiled.hpp>
+    four       that, and three more of other kinds
+    compiled   one with <tiffin/compiled.hpp>
+    composed   the same of a composition that the library does not name
 
 With a limit (umbrella=1.5), a greater ratio is status 1.
 """
@@ -20,17 +22,27 @@ import sys
 import tempfile
 
 DEPENDENCIES = "#include <Eigen/Core>\n#include <xsimd/xsimd.hpp>\n"
-LAYER = """
-bool run(const tiffin::weights& weights, std::span<const float> x, std::span<float> y) {
-    auto layer = tiffin::try_prepare<tiffin::swiglu>(weights, tiffin::simd{});
-    return layer.ok() && layer->try_call(x, {}, y).ok();
-}
+def layer(block, name="run"):
+    return f"""
+bool {name}(const tiffin::weights& weights, std::span<const float> x, std::span<float> y, const tiffin::token_inputs& inputs) {{
+    auto layer = tiffin::try_prepare<tiffin::{block}>(weights, tiffin::simd{{}});
+    return layer.ok() && layer->try_call(x, inputs, y).ok();
+}}
 """
+
+
 NARROW = "#include <tiffin/call/prepare.hpp>\n#include <tiffin/cpu/simd/simd.hpp>\n#include <tiffin/layers.hpp>\n"
+COMPILED = "#include <tiffin/compiled.hpp>\n"
+COMPOSED = """namespace tiffin {
+using composed = ffn<gate<relu>, sum<dense, token_embedding>, add>;
+}
+""" + layer("composed")
 FILES = {
     "umbrella": ("#include <tiffin/tiffin.hpp>\n", []),
-    "layer": (NARROW + LAYER, []),
-    "compiled": ("#include <tiffin/compiled.hpp>\n" + LAYER, ["-DTIFFIN_COMPILED"]),
+    "layer": (NARROW + layer("swiglu"), []),
+    "four": (NARROW + layer("swiglu") + "".join(layer(b, f"run_{b}") for b in ["stem", "structmoe", "ple"]), []),
+    "compiled": (COMPILED + layer("swiglu"), ["-DTIFFIN_COMPILED"]),
+    "composed": (COMPILED + "#include <tiffin/cpu/simd/simd.hpp>\n" + COMPOSED, ["-DTIFFIN_COMPILED"]),
 }
 
 
