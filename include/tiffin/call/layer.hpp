@@ -47,10 +47,10 @@ class layer : public detail::layer_of_any_block {
         "tiffin: prepare<Block>(weights, backend): Block is not a block; write ffn<gate<silu>, ...>");
 
 public:
-    // From what prepare() makes.
+    // For prepare().
     explicit layer(detail::layer_of_any_block made) : layer_of_any_block(std::move(made)) {}
 
-    // The engine of a block: Block.
+    // The engine of a block, which is a Block.
     static std::unique_ptr<const detail::any_engine<call_arguments>> make_engine(const void* block,
                                                                                  binding&& bound) {
         using engine = typename Backend::template engine<Block>;

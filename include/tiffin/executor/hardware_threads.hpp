@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-// <thread> costs a compiler as much as all of this library's call/.
+// <thread> takes a compiler 0.1 s.
 #if __has_include(<unistd.h>)
 #    include <unistd.h>
 #else

@@ -110,7 +110,7 @@ TIFFIN_INLINE void read_as_f32(const void* data, dtype type, std::size_t first, 
         std::copy_n(numbers.data() + inside, taken, to);
         first += taken, count -= taken, to += taken;
     };
-    if (const std::size_t inside = first % block; inside != 0)
+    if (const std::size_t inside = first % block; inside != 0 && count != 0)
         read_part(inside, std::min(block - inside, count));
     const std::size_t whole = count - count % block;
     decode(blocks + bytes_of(type, first), whole / block, to);

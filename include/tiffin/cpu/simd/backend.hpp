@@ -33,7 +33,7 @@ const weight_kernels& kernels_for(const number_formats& formats) noexcept;
 template <class Arch, stored_format Format>
 void decode_row(const std::byte* row, std::size_t first, std::size_t count, float* to) noexcept;
 
-// Whether the machine has an instruction for products of bf16 pairs: one of 64 bytes.
+// Whether Arch has an instruction for products of bf16 pairs: AVX-512 with BF16, whose registers are of 64 bytes.
 #if defined(__AVX512BF16__)
 template <class Arch>
 inline constexpr bool has_bf16_dot = Arch::alignment() == 64;

@@ -39,7 +39,7 @@ template <>
 struct named_arch<default_arch> {
     using type = xsimd::default_arch;
 };
-// The instruction set as xsimd has it.
+// The instruction set as xsimd names it.
 template <class Arch>
 using xsimd_arch = typename named_arch<Arch>::type;
 
