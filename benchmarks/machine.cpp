@@ -183,7 +183,7 @@ machine_meter::~machine_meter() = default;
 machine_limits machine_meter::now() {
     const auto start = std::chrono::steady_clock::now();
     machine_limits& limits = state_->limits;
-    if (start - state_->measured < std::chrono::milliseconds(50)) return limits;
+    if (start - state_->measured < moment) return limits;
     limits = {};
     for (std::size_t kind = 0; kind < arithmetic_kinds; ++kind)
         for (int i = 0; i < 3; ++i)

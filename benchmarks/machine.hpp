@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -51,8 +52,10 @@ public:
     machine_meter(const machine_meter&) = delete;
     machine_meter& operator=(const machine_meter&) = delete;
 
+    // How long what was measured is taken for the machine as it is.
+    static constexpr std::chrono::milliseconds moment{50};
     // The limits of this moment, in 10 to 20 ms: of a few tries each the best, as an interruption of
-    // one of them says nothing about the machine. Those of the last 50 ms are not measured again.
+    // one of them says nothing about the machine. Measured anew only where the last are older than that.
     [[nodiscard]] machine_limits now();
 
 private:

@@ -73,7 +73,7 @@ constexpr std::size_t fewest_pairs = 9;
 
 // Runs of one subject, and the time that the machine would have needed at least. The machine's limits
 // are measured between the runs, as on shared machines they drift; a run is held against the mean of
-// the bounds before and after it.
+// the bounds before and after it, which are the same for runs within a moment.
 class run_record {
 public:
     run_record(arithmetic kind, const work_per_call& work)
@@ -82,7 +82,7 @@ public:
     // Counts a run; true when the last measurement of the limits is some time ago.
     bool due() {
         ++runs_;
-        return clock::now() - start_ > std::chrono::milliseconds(50);
+        return clock::now() - start_ > machine_meter::moment;
     }
     void measure_limits() {
         const std::chrono::duration<double> took = clock::now() - start_;

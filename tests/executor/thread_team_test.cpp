@@ -3,6 +3,7 @@
 
 #include <tiffin/call/prepare.hpp>
 #include <tiffin/cpu/simd/simd.hpp>
+#include <tiffin/executor/hardware_threads.hpp>
 #include <tiffin/layers.hpp>
 
 #include "executor/in_child.hpp"
@@ -41,6 +42,9 @@ bool runs_each_once(thread_team& team, std::size_t tasks) {
 
 }  // namespace
 
+TEST_CASE("hardware_threads: those that the standard library counts") {
+    CHECK(tiffin::detail::hardware_threads() == std::thread::hardware_concurrency());
+}
 TEST_CASE("thread_team: every task once, for any number of tasks and threads") {
     for (const std::size_t threads : {0u, 1u, 2u, 3u, 5u}) {
         thread_team team(threads);

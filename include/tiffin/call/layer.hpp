@@ -49,23 +49,6 @@ class layer : public detail::layer_of_any_block {
 public:
     // For prepare().
     explicit layer(detail::layer_of_any_block made) : layer_of_any_block(std::move(made)) {}
-
-    // The engine of a block, which is a Block.
-    static std::unique_ptr<const detail::any_engine<call_arguments>> make_engine(const void* block,
-                                                                                 binding&& bound) {
-        using engine = typename Backend::template engine<Block>;
-        static_assert(
-            requires { sizeof(engine); },
-            "tiffin: prepare<Block>(weights, backend): the backend is only declared here; include its "
-            "header, "
-            "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
-        static_assert(backend_for<Backend, Block>,
-                      "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
-        // Not by make_unique, which is twenty functions for each block.
-        using held = std::unique_ptr<const detail::any_engine<call_arguments>>;
-        return held(new detail::engine_adapter<call_arguments, engine>(*static_cast<const Block*>(block),
-                                                                       std::move(bound)));
-    }
 };
 
 TIFFIN_END

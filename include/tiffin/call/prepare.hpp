@@ -74,12 +74,27 @@ TIFFIN_INLINE result<layer_of_any_block> prepare_plan(const plan_node& block, co
 #endif
 
 template <class Block, class Backend>
+std::unique_ptr<const any_engine<call_arguments>> make_engine(const void* block, binding&& bound) {
+    using engine = typename Backend::template engine<Block>;
+    static_assert(
+        requires { sizeof(engine); },
+        "tiffin: prepare<Block>(weights, backend): the backend is only declared here; include its header, "
+        "tiffin/cpu/simd/simd.hpp for a block that tiffin/compiled.hpp does not name");
+    static_assert(backend_for<Backend, Block>,
+                  "tiffin: prepare<Block>(weights, backend): the backend cannot run this block");
+    // Not by make_unique, which is twenty functions for each block.
+    using held = std::unique_ptr<const any_engine<call_arguments>>;
+    return held(
+        new engine_adapter<call_arguments, engine>(*static_cast<const Block*>(block), std::move(bound)));
+}
+
+template <class Block, class Backend>
 result<layer<Block, Backend>> prepare_here(const Block& block, const weights& given, const Backend& backend,
                                            const prepare_options& options) {
     number_formats formats;
     if constexpr (requires { backend.formats(); }) formats = backend.formats();
     auto made = prepare_plan(lower(block), given, formats,
-                             {std::addressof(block), &layer<Block, Backend>::make_engine}, options);
+                             {std::addressof(block), &make_engine<Block, Backend>}, options);
     if (!made) return made.failure();
     return layer<Block, Backend>(*std::move(made));
 }

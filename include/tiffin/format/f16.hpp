@@ -39,6 +39,10 @@ constexpr std::uint16_t f32_to_f16(float value) noexcept {
 
 namespace detail {
 
+constexpr bool is_finite_f16(std::uint16_t bits) noexcept {
+    return (bits & 0x7C00u) != 0x7C00u;
+}
+
 // 1 / scale of a block; 0 where it overflows f32, as such a scale is 0 in f16 too.
 constexpr float finite_inverse(float scale) noexcept {
     return scale < -0x1p-128f || scale > 0x1p-128f ? 1 / scale : 0.0f;

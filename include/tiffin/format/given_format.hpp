@@ -87,7 +87,7 @@ constexpr odd_scale_function odd_scale_of(dtype type) noexcept {
                 typename decltype(format)::storage block;
                 std::memcpy(&block, from, sizeof block);
                 for (const std::uint16_t bits : decltype(format)::scales(block))
-                    if ((bits & 0x7C00u) == 0x7C00u) return bits;
+                    if (!detail::is_finite_f16(bits)) return bits;
                 return std::uint16_t{0};
             };
         else

@@ -14,10 +14,6 @@ TIFFIN_BEGIN
 
 namespace detail {
 
-constexpr bool is_finite_f16(std::uint16_t bits) noexcept {
-    return (bits & 0x7C00u) != 0x7C00u;
-}
-
 template <class Storage>
 Storage block_at(const void* data, std::size_t i) noexcept {
     Storage block;

@@ -22,6 +22,8 @@ import sys
 import tempfile
 
 DEPENDENCIES = "#include <Eigen/Core>\n#include <xsimd/xsimd.hpp>\n"
+
+
 def layer(block, name="run"):
     return f"""
 bool {name}(const tiffin::weights& weights, std::span<const float> x, std::span<float> y, const tiffin::token_inputs& inputs) {{
