@@ -46,7 +46,8 @@ tiffin_suite(activation/activation
                    cpu/simd/lanes.hpp)
 tiffin_suite(fusion/fusion TESTS fusion/add.hpp fusion/multiply.hpp)
 tiffin_suite(norm/norm
-             TESTS norm/l2.hpp norm/no_norm.hpp norm/rms.hpp norm/rms_cast_first.hpp norm/rms_one_plus.hpp)
+             TESTS norm/gaussian_top_k.hpp norm/l2.hpp norm/no_norm.hpp norm/rms.hpp norm/rms_cast_first.hpp
+                   norm/rms_one_plus.hpp)
 tiffin_suite(modulator/modulator_norm
              ARM TESTS modulator/modulator_pool.hpp modulator/token_modulator.hpp norm/unweighted.hpp)
 tiffin_suite(router/router

@@ -10,68 +10,72 @@
 #include <string>
 #include <string_view>
 
-// The same of all layers.
+// How a layer attends.
 struct attention_options {
-    std::size_t d_model, heads, kv_heads, head;  // `head`: the width of one
-    std::size_t rotated;                         // the first numbers of a head that positions turn
-    bool neighbours;                             // see architecture
-    double base, stretch;                        // angles: position / stretch / base^(2i / rotated)
-    double lengthened;                           // what turning multiplies, beside
+    std::size_t d_model, heads, kv_heads, head;    // `head`: the width of one
+    std::size_t rotated;                           // the first numbers of a head that positions turn
+    bool neighbours, normed_heads, normed_values;  // see architecture
+    double base, stretch;                          // angles: position / stretch / base^(2i / rotated)
+    double lengthened;                             // what turning multiplies, beside
     float scale, eps;
-    std::size_t window, windowed;  // see architecture
+    std::size_t window;   // tokens that a token sees, itself among them; 0: all
+    std::size_t keys_of;  // the layer whose keys and values it reads
 
-    // How many tokens a layer's token sees, itself among them; 0: all.
-    [[nodiscard]] std::size_t seen_by(std::size_t layer) const noexcept {
-        return windowed == 0 || layer % windowed == windowed - 1 ? 0 : window;
-    }
-    // The same at the positions of layers that see a window: not stretched, with angles of their own.
-    [[nodiscard]] attention_options of_windows(const model_file& file) const {
-        attention_options o = *this;
-        o.base = file.positive("rope.freq_base_swa", 10000.0);
-        o.stretch = 1;
-        return o;
-    }
-
-    static attention_options of(const model_file& file) {
+    static attention_options of(const model_file& file, std::size_t layer) {
         attention_options o{};
+        const architecture& kind = file.kind();
         o.d_model = file.count("embedding_length");
-        o.heads = file.count("attention.head_count");
-        o.kv_heads = file.count("attention.head_count_kv", o.heads);
-        o.head = file.count("attention.key_length", std::max<std::size_t>(o.d_model / o.heads, 1));
-        o.rotated = file.count("rope.dimension_count", o.head);
-        o.neighbours = file.kind().rotates_neighbours;
-        o.base = file.positive("rope.freq_base", 10000.0);
+        o.heads = file.count_of("attention.head_count", layer);
+        o.kv_heads = file.count_of("attention.head_count_kv", layer, o.heads);
+        o.neighbours = kind.rotates_neighbours;
+        o.normed_heads = kind.normed_heads;
+        o.normed_values = kind.normed_values;
         o.eps = static_cast<float>(file.positive("attention.layer_norm_rms_epsilon"));
-        o.windowed = file.kind().windowed;
-        o.window = o.windowed == 0 ? 0 : file.count("attention.sliding_window");
-        // The largest Gemma 3, of 62 layers, has heads narrower than their share of d_model, by which it scales.
-        const bool by_share = o.windowed > 0 && file.count("block_count") == 62;
-        const double root = 1 / std::sqrt(static_cast<double>(by_share ? o.d_model / o.heads : o.head));
+        o.lengthened = file.positive("rope.scaling.attn_factor", 1.0);
+        o.keys_of = file.keys_of(layer);
         // 0: as if the key was not there.
         const auto above_0 = [&](const char* key, double otherwise) {
             return file.find<double>(key).value_or(0.0) == 0 ? otherwise : file.positive(key);
         };
-        o.scale = static_cast<float>(above_0("attention.scale", root));
         const auto stretching = file.find<std::string_view>("rope.scaling.type").value_or("linear");
         if (stretching != "none" && stretching != "linear")
             file.refuse("rope.scaling.type is " + tiffin::detail::in_quotes(stretching) +
                         "; known are 'none' and 'linear'");
         const char* const factor =
             file.has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
-        o.stretch = stretching == "none" ? 1 : above_0(factor, 1.0);
-        o.lengthened = file.positive("rope.scaling.attn_factor", 1.0);
+        // Layers that see a window have positions of their own, not stretched, and may have heads of their own.
+        const bool windowed = file.is_windowed(layer);
+        const auto key = [&](const char* name) {
+            return std::string(name) + (windowed && file.has(std::string(name) + "_swa") ? "_swa" : "");
+        };
+        o.window = windowed ? file.count("attention.sliding_window") : 0;
+        o.base = windowed ? file.positive("rope.freq_base_swa", 10000.0)
+                          : file.positive("rope.freq_base", 10000.0);
+        o.stretch = windowed || stretching == "none" ? 1 : above_0(factor, 1.0);
+        o.head = file.count(key("attention.key_length"), std::max<std::size_t>(o.d_model / o.heads, 1));
+        o.rotated = file.count(key("rope.dimension_count"), o.head);
+        // The largest Gemma 3, of 62 layers, has heads narrower than their share of d_model, by which it scales.
+        const bool by_share = kind.windowed > 0 && file.layers() == 62;
+        const double root = 1 / std::sqrt(static_cast<double>(by_share ? o.d_model / o.heads : o.head));
+        o.scale = static_cast<float>(above_0("attention.scale", o.normed_values ? 1 : root));
         const auto told = [](std::size_t n) { return std::to_string(n); };
         if (o.heads % o.kv_heads != 0)
             file.refuse(told(o.heads) + " heads are no multiple of " + told(o.kv_heads) +
                         " heads of keys and values");
         if (o.rotated % 2 != 0 || o.rotated > o.head)
-            file.refuse("rope.dimension_count is " + told(o.rotated) + "; it must be even, and at most " +
-                        told(o.head));
-        if (const std::size_t width = file.count("attention.value_length", o.head); width != o.head)
+            file.refuse(key("rope.dimension_count") + " is " + told(o.rotated) +
+                        "; it must be even, and at most " + told(o.head));
+        if (const std::size_t width = file.count(key("attention.value_length"), o.head); width != o.head)
             file.refuse("values of " + told(width) + " numbers beside keys of " + told(o.head) +
                         " are not known");
         return o;
     }
+    // Whether layers have the same angles.
+    [[nodiscard]] bool turns_as(const attention_options& o) const noexcept {
+        return rotated == o.rotated && base == o.base && stretch == o.stretch &&
+               (window > 0) == (o.window > 0);
+    }
+    [[nodiscard]] std::size_t narrow() const noexcept { return kv_heads * head; }
 };
 
 // Cosines and sines of all positions, lengthened, (positions, rotated / 2).
@@ -113,46 +117,65 @@ struct attention_cache {
     row_matrix keys, values;
 };
 
-// y = attention(x), one layer's. Biases and norms of heads are those that the file has.
+// y = attention(x), one layer's. Biases are those that the file has.
 class attention {
 public:
-    attention(model_file& file, const attention_options& o, std::size_t layer) {
+    attention(model_file& file, std::size_t layer)
+        : options_(attention_options::of(file, layer)), has_keys_(options_.keys_of == layer) {
+        const attention_options& o = options_;
         const std::string at = "blk." + std::to_string(layer) + ".attn_";
-        const std::size_t wide = o.heads * o.head, narrow = o.kv_heads * o.head;
-        const row_matrix q = file.matrix(at + "q.weight", wide, o.d_model);
-        const row_matrix k = file.matrix(at + "k.weight", narrow, o.d_model);
-        const row_matrix v = file.matrix(at + "v.weight", narrow, o.d_model);
-        const auto bias = [&](const char* name, std::size_t width) -> row_vector {
-            const row_vector given = file.vector(at + name + ".bias", width, true);
-            return given.size() > 0 ? given : row_vector(row_vector::Zero(as_index(width)));
+        const std::size_t wide = o.heads * o.head, narrow = has_keys_ ? o.narrow() : 0;
+        qkv_.resize(as_index(wide + 2 * narrow), as_index(o.d_model));
+        qkv_bias_.setZero(qkv_.rows());
+        const auto read = [&](const std::string& name, std::size_t first, std::size_t width) {
+            qkv_.middleRows(as_index(first), as_index(width)) =
+                file.matrix(at + name + ".weight", width, o.d_model);
+            const row_vector bias = file.vector(at + name + ".bias", width, true);
+            if (bias.size() > 0) qkv_bias_.segment(as_index(first), bias.size()) = bias;
         };
-        qkv_.resize(q.rows() + 2 * k.rows(), q.cols());
-        qkv_ << q, k, v;
-        qkv_bias_.resize(qkv_.rows());
-        window_ = as_index(o.seen_by(layer));
-        qkv_bias_ << bias("q", wide), bias("k", narrow), bias("v", narrow);
+        read("q", 0, wide);
+        if (has_keys_) {
+            read("k", wide, narrow);
+            // Gemma 4 may have no values but its keys.
+            const bool no_values = o.normed_values && !file.is_there(at + "v.weight");
+            read(no_values ? "k" : "v", wide + narrow, narrow);
+        } else {
+            for (const char* const unread : {"k.weight", "v.weight", "k_norm.weight"})
+                file.pass_over(at + unread);
+        }
         out_ = file.matrix(at + "output.weight", o.d_model, wide);
         out_bias_ = file.vector(at + "output.bias", o.d_model, true);
-        if (!file.kind().normed_heads) return;
+        if (!o.normed_heads) return;
         q_norm_ = file.vector(at + "q_norm.weight", o.head);
-        k_norm_ = file.vector(at + "k_norm.weight", o.head);
+        if (has_keys_) k_norm_ = file.vector(at + "k_norm.weight", o.head);
+        if (o.normed_values) v_norm_ = row_vector::Ones(as_index(o.head));
     }
 
-    // Rows of x stand at positions `first` on; those before are in the cache, which these are added to.
-    void operator()(const attention_options& o, const rotation& turned, const row_matrix& x,
-                    Eigen::Index first, attention_cache& cache, row_matrix& y,
-                    tiffin::executor_ref execute) const {
+    [[nodiscard]] const attention_options& options() const noexcept { return options_; }
+
+    // Rows of x stand at positions `first` on; those before are in the cache, which these are added to where the layer has
+    // keys and values of its own.
+    void operator()(const rotation& turned, const row_matrix& x, Eigen::Index first, attention_cache& cache,
+                    row_matrix& y, tiffin::executor_ref execute) const {
+        const attention_options& o = options_;
         row_matrix qkv;  // queries, keys and values side by side
         multiply(x, qkv_, qkv_bias_, qkv, execute);
         const Eigen::Index head = as_index(o.head), wide = as_index(o.heads) * head;
-        const Eigen::Index narrow = as_index(o.kv_heads) * head;
-        for (Eigen::Index h = 0; h < wide + narrow && q_norm_.size() > 0; h += head) {
-            auto one = qkv.middleCols(h, head);
-            normalise(one, h < wide ? q_norm_ : k_norm_, o.eps, one);
-        }
+        const Eigen::Index narrow = has_keys_ ? as_index(o.narrow()) : 0;
+        const auto norm_heads = [&](Eigen::Index begin, Eigen::Index width, const row_vector& weight) {
+            for (Eigen::Index h = begin; h < begin + width && weight.size() > 0; h += head) {
+                auto one = qkv.middleCols(h, head);
+                normalise(one, weight, o.eps, one);
+            }
+        };
+        norm_heads(0, wide, q_norm_);
+        norm_heads(wide, narrow, k_norm_);
+        norm_heads(wide + narrow, narrow, v_norm_);
         turned.turn(o, first, qkv.leftCols(wide + narrow));
-        cache.keys.middleRows(first, x.rows()) = qkv.middleCols(wide, narrow);
-        cache.values.middleRows(first, x.rows()) = qkv.rightCols(narrow);
+        if (has_keys_) {
+            cache.keys.middleRows(first, x.rows()) = qkv.middleCols(wide, narrow);
+            cache.values.middleRows(first, x.rows()) = qkv.rightCols(narrow);
+        }
 
         // A task is a head and some rows, which read the keys up to the last of them.
         constexpr std::size_t together = 64;
@@ -167,7 +190,8 @@ public:
                 qkv.block(begin, h, n, head) * cache.keys.block(0, of, seen, head).transpose();
             for (Eigen::Index t = 0; t < n; ++t) {
                 const Eigen::Index end = first + begin + t + 1;
-                const Eigen::Index hidden = window_ == 0 ? 0 : std::max<Eigen::Index>(end - window_, 0);
+                const Eigen::Index window = o.window == 0 ? end : as_index(o.window);
+                const Eigen::Index hidden = std::max<Eigen::Index>(end - window, 0);
                 weights.row(t).head(hidden).setZero();
                 auto row = weights.row(t).segment(hidden, end - hidden);
                 row = ((row.array() - row.maxCoeff()) * o.scale).exp().matrix();
@@ -181,7 +205,8 @@ public:
     }
 
 private:
-    Eigen::Index window_ = 0;  // tokens that a token sees; 0: all
+    attention_options options_;
+    bool has_keys_;
     row_matrix qkv_, out_;
-    row_vector qkv_bias_, out_bias_, q_norm_, k_norm_;
+    row_vector qkv_bias_, out_bias_, q_norm_, k_norm_, v_norm_;
 };

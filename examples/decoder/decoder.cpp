@@ -90,6 +90,18 @@ ffn_in_model open_ffn(const arguments& args, const tiffin::io::model& model,
     return load(simd_of_any_format{weights, {tiffin::dtype::f32}, {!args.exact_activations}});
 }
 
+// Per-layer embeddings: their tables stay in the file, in its format.
+rows_of_layer open_rows(const arguments& args, tiffin::executor_ref execute) {
+    const tiffin::prepare_options how{.tokens = 0, .execute = execute};
+    if (args.backend == "reference") return open_per_layer_rows(args.model, tiffin::reference{}, how);
+    // Eigen would keep a copy of the table of words for each layer.
+    const auto weights = args.backend == "eigen" ? tiffin::any_format{tiffin::dtype::f32}
+                         : args.weights          ? tiffin::any_format{*args.weights}
+                                                 : tiffin::kept_as_given;
+    return open_per_layer_rows(
+        args.model, simd_of_any_format{weights, tiffin::kept_as_given, {!args.exact_activations}}, how);
+}
+
 // Collects what a prompt's tokens pass through.
 class layer_dump {
 public:
@@ -243,7 +255,7 @@ std::string run(const arguments& args) {
                       "layer " + std::to_string(i));
             return open_ffn(args, ffns, side ? &*side : nullptr, i, team);
         },
-        team);
+        team, file.kind().per_layer_rows ? open_rows(args, team) : rows_of_layer());
     bar.reset();
     if (words.size() > model.vocabulary())
         file.refuse(count_of(words.size(), "token") + " have but " + count_of(model.vocabulary(), "row") +
@@ -262,7 +274,9 @@ int main(int argc, char** argv) {
     arguments args;
     CLI::App app(
         "Continues a prompt by a Llama-like model in a GGUF file, or prints the perplexity of a text. Every\n"
-        "FFN is computed by tiffin. Architectures: llama, qwen2, qwen3, qwen3moe, gemma.");
+        "FFN and per-layer embedding is computed by tiffin. Architectures: llama, qwen2, qwen3, qwen3moe, "
+        "gemma,\n"
+        "gemma3, gemma3n, gemma4 (without experts).");
     app.add_option("MODEL", args.model, "GGUF file")->required();
     app.add_option("--side-file", args.side,
                    "Safetensors file with tables for some of the layers (see docs/models.md)");
@@ -308,6 +322,8 @@ int main(int argc, char** argv) {
     app.add_option(
         "--dump-layers", args.dump,
         "Safetensors file to write of the prompt's tokens: token_ids, embeddings, layer.I.ffn_input,\n"
-        "layer.I.ffn_output and layer.I.hidden, the state behind the layer; and the last token's logits");
+        "layer.I.ffn_output, layer.I.per_layer_output where there are per-layer embeddings, and "
+        "layer.I.hidden,\n"
+        "the state behind the layer; and the last token's logits");
     return run_command_line(app, "decoder", argc, argv, [&] { return run(args); });
 }

@@ -34,9 +34,21 @@ inline constexpr std::array<std::string_view, 16> model_read{"block_count",
                                                              "rope.scale_linear",
                                                              "rope.scaling.attn_factor",
                                                              "expert_used_count"};
-// The same, of architectures whose layers see a window.
-inline constexpr std::array<std::string_view, 3> windows_read{
-    "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"};
+// The same, of architectures whose layers see a window, have rows of their own, and alternate between streams.
+inline constexpr std::array<std::string_view, 9> of_gemma3n{"attention.sliding_window",
+                                                            "attention.sliding_window_pattern",
+                                                            "rope.freq_base_swa",
+                                                            "final_logit_softcapping",
+                                                            "attention.shared_kv_layers",
+                                                            "embedding_length_per_layer_input",
+                                                            "activation_sparsity_scale",
+                                                            "altup.active_idx",
+                                                            "altup.num_inputs"};
+inline constexpr std::span<const std::string_view> of_gemma3 = std::span(of_gemma3n).first(4);
+inline constexpr std::array<std::string_view, 9> of_gemma4{
+    "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa",
+    "final_logit_softcapping",  "attention.shared_kv_layers",       "embedding_length_per_layer_input",
+    "rope.dimension_count_swa", "attention.key_length_swa",         "attention.value_length_swa"};
 // Of the architecture: what tensors say by their shapes, what is for other stretchings of positions than those that are
 // read, and what is only told.
 inline constexpr std::array<std::string_view, 12> model_told{"vocab_size",
@@ -137,9 +149,9 @@ inline bool is_idle(std::string_view key, const tiffin::io::gguf_value& value,
 
 }  // namespace known_keys
 
-// What is wrong with the metadata of a model of this architecture, or nothing. `windowed`: see architecture.
+// What is wrong with the metadata of a model of this architecture, which has these keys beside those of all; or nothing.
 inline std::string unread_key(const tiffin::io::gguf_file& file, std::string_view architecture,
-                              std::size_t windowed) {
+                              std::span<const std::string_view> of_its_own) {
     using namespace known_keys;
     const std::string own = std::string(architecture) + ".", of_tokenizer = "tokenizer.ggml.";
     const auto context = file.find<double>(own + "context_length").value_or(0);
@@ -147,17 +159,11 @@ inline std::string unread_key(const tiffin::io::gguf_file& file, std::string_vie
         const bool ours = key.starts_with(own);
         if (!ours && !key.starts_with(of_tokenizer)) continue;
         const std::string_view name = key.substr(ours ? own.size() : of_tokenizer.size());
-        if (ours
-                ? is_among(name, model_read) || is_among(name, model_told) || is_idle(name, value, model_idle)
-                : is_among(name, tokenizer_read) || is_among(name, tokenizer_told) ||
-                      is_idle(name, value, tokenizer_idle))
+        if (ours ? is_among(name, model_read) || is_among(name, of_its_own) || is_among(name, model_told) ||
+                       is_idle(name, value, model_idle)
+                 : is_among(name, tokenizer_read) || is_among(name, tokenizer_told) ||
+                       is_idle(name, value, tokenizer_idle))
             continue;
-        if (ours && windowed > 0 && is_among(name, windows_read)) {
-            const auto told = as_number(value);
-            if (name != "attention.sliding_window_pattern" ||
-                (told && *told == static_cast<double>(windowed)))
-                continue;
-        }
         // A window as wide as the context hides nothing.
         const auto number = as_number(value);
         if (ours && name == "attention.sliding_window" && number && context > 0 && *number >= context)

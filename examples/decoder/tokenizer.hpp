@@ -1,9 +1,10 @@
-// The tokenizer of a GGUF file: byte-level BPE ("gpt2"), or SentencePiece's ("llama").
+// The tokenizer of a GGUF file: byte-level BPE ("gpt2"), SentencePiece's ("llama"), or its characters with merges ("gemma4").
 #pragma once
 
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/quoted.hpp>
 
+#include "byte_letters.hpp"
 #include "merges.hpp"
 #include "pre_tokenizer.hpp"
 
@@ -27,12 +28,19 @@ public:
     explicit tokenizer(const tiffin::io::gguf_file& file) : label_(file.label()) {
         const auto model = file.find<std::string_view>("tokenizer.ggml.model");
         if (!model) refuse("tokenizer.ggml.model is missing");
-        sentence_piece_ = *model == "llama";
-        if (!sentence_piece_ && *model != "gpt2")
-            refuse("the tokenizer is " + quoted(*model) + "; known are 'gpt2' and 'llama'");
+        by_merges_ = *model != "llama";
+        sentence_piece_ = *model != "gpt2";
+        if (by_merges_ && sentence_piece_ && *model != "gemma4")
+            refuse("the tokenizer is " + quoted(*model) + "; known are 'gpt2', 'llama' and 'gemma4'");
         read_tokens(file);
+        if (by_merges_) {
+            const auto merges = file.find<tiffin::io::gguf_array>("tokenizer.ggml.merges");
+            if (!merges || merges->type != tiffin::io::gguf_type::string)
+                refuse("tokenizer.ggml.merges is missing, or no texts");
+            merges->for_texts([&](std::string_view pair) { ranks_.emplace(pair, ranks_.size()); });
+        }
         if (sentence_piece_) {
-            spaced_ = told<bool>(file, "add_space_prefix").value_or(true);
+            spaced_ = told<bool>(file, "add_space_prefix").value_or(!by_merges_);
         } else {
             if (told<bool>(file, "add_space_prefix").value_or(false))
                 refuse(
@@ -44,11 +52,6 @@ public:
                        "; known are 'smollm', 'gpt-2', 'default', 'llama-bpe' and 'qwen2'");
             rules_ = *rules;
             whole_words_ = name == "llama-bpe";
-            const auto merges = file.find<tiffin::io::gguf_array>("tokenizer.ggml.merges");
-            if (!merges || merges->type != tiffin::io::gguf_type::string)
-                refuse("tokenizer.ggml.merges is missing, or no texts");
-            merges->for_texts([&](std::string_view pair) { ranks_.emplace(pair, ranks_.size()); });
-            name_bytes();
         }
         const auto id = [&](const char* key) {
             const auto found = told<std::uint64_t>(file, key);
@@ -136,16 +139,6 @@ private:
             refuse(key + " is of another kind of value than is read");
         return found;
     }
-    static std::string byte_name(int byte) {
-        constexpr std::string_view digits = "0123456789ABCDEF";
-        return {'<',
-                '0',
-                'x',
-                digits[static_cast<std::size_t>(byte / 16)],
-                digits[static_cast<std::size_t>(byte % 16)],
-                '>'};
-    }
-
     void read_tokens(const tiffin::io::gguf_file& file) {
         using tiffin::io::gguf_array;
         const auto texts = file.find<gguf_array>("tokenizer.ggml.tokens");
@@ -165,7 +158,7 @@ private:
                 to[i] = found->number<typename std::remove_reference_t<decltype(to)>::value_type>(i);
         };
         read_numbers("tokenizer.ggml.token_type", kinds_, false);
-        read_numbers("tokenizer.ggml.scores", scores_, sentence_piece_);
+        read_numbers("tokenizer.ggml.scores", scores_, !by_merges_);
         for (std::size_t i = 0; i < tokens_.size(); ++i)
             if ((kinds_[i] == unknown || kinds_[i] == control || kinds_[i] == given) && !tokens_[i].empty())
                 special_.push_back(static_cast<std::int32_t>(i));
@@ -173,15 +166,6 @@ private:
             return tokens_[static_cast<std::size_t>(a)].size() > tokens_[static_cast<std::size_t>(b)].size();
         });
     }
-    // GPT-2's letters for bytes: printable ones stand for themselves, the others are counted from U+0100 on.
-    void name_bytes() {
-        char32_t next = 0x100;
-        for (std::size_t byte = 0; byte < 256; ++byte) {
-            const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-            letters_[byte] = printable ? static_cast<char32_t>(byte) : next++;
-        }
-    }
-
     // A text as pieces without an id, and special tokens with theirs: the longest texts are found first.
     [[nodiscard]] std::vector<std::pair<std::string_view, std::int32_t>> fragments(std::string_view text,
                                                                                    bool markers) const {
@@ -208,13 +192,21 @@ private:
         const auto at = ids_.find(text);
         return at == ids_.end() ? -1 : at->second;
     }
-    void encode_words(std::string_view text, std::vector<std::int32_t>& ids) const {
-        std::string word, bytes, key;
+    // Joins by the place of "left right" among the merges, or by the score of both.
+    template <class Put>
+    void merge(std::string_view text, const Put& put) const {
+        std::string key;
         const auto rank = [&](std::string_view both, std::size_t left) -> std::optional<double> {
+            const std::int32_t id = by_merges_ ? -1 : find(both);
+            if (id >= 0) return -double{scores_[static_cast<std::size_t>(id)]};
             key.assign(both.substr(0, left)).append(1, ' ').append(both.substr(left));
             const auto at = ranks_.find(key);
             return at == ranks_.end() ? std::nullopt : std::optional(static_cast<double>(at->second));
         };
+        for_merged(text, rank, put);
+    }
+    void encode_words(std::string_view text, std::vector<std::int32_t>& ids) const {
+        std::string word, bytes;
         const auto put = [&](std::string_view symbol) {
             if (const std::int32_t id = find(symbol); id >= 0) return ids.push_back(id);
             for (const char byte : symbol)
@@ -226,35 +218,40 @@ private:
             word.clear();
             for (const char byte : bytes) append_utf8(word, letters_[static_cast<unsigned char>(byte)]);
             if (whole_words_ && find(word) >= 0) return put(word);
-            for_merged(word, rank, put);
+            merge(word, put);
         });
     }
     void encode_sentence(std::string_view text, bool spaced, std::vector<std::int32_t>& ids) const {
         std::string shown(spaced ? shown_space : "");
         for (const char c : text) c == ' ' ? shown.append(shown_space) : shown.append(1, c);
-        const auto rank = [&](std::string_view both, std::size_t) -> std::optional<double> {
-            const std::int32_t id = find(both);
-            return id < 0 ? std::nullopt : std::optional(-double{scores_[static_cast<std::size_t>(id)]});
-        };
-        for_merged(shown, rank, [&](std::string_view symbol) {
+        const auto put = [&](std::string_view symbol) {
             if (const std::int32_t id = find(symbol); id >= 0) return ids.push_back(id);
             for (const char byte : symbol) {
                 std::int32_t id = find(byte_name(static_cast<unsigned char>(byte)));
                 if (id < 0) id = find({&byte, 1});
                 if (id >= 0) ids.push_back(id);
             }
-        });
+        };
+        // Merges end with a line; several ends of lines may be one token.
+        for (std::string_view rest = shown; !rest.empty();) {
+            const bool ends = rest[0] == '\n';
+            const std::size_t next = ends ? rest.find_first_not_of('\n') : rest.find('\n');
+            const std::string_view piece = by_merges_ ? rest.substr(0, next) : rest;
+            rest.remove_prefix(piece.size());
+            by_merges_&& ends&& find(piece) >= 0 ? put(piece) : merge(piece, put);
+        }
     }
 
     std::string label_;
-    bool sentence_piece_ = false, spaced_ = false, whole_words_ = false, adds_end_ = false;
+    bool sentence_piece_ = false, by_merges_ = false, spaced_ = false, whole_words_ = false,
+         adds_end_ = false;
     std::vector<std::string_view> tokens_;
     std::vector<int> kinds_;
     std::vector<float> scores_;
     std::unordered_map<std::string_view, std::int32_t> ids_;
     std::unordered_map<std::string_view, std::size_t> ranks_;
     std::vector<std::int32_t> special_;
-    std::array<char32_t, 256> letters_{};
+    std::array<char32_t, 256> letters_ = byte_letters();
     std::vector<piece_rule> rules_;
     std::optional<std::int32_t> begin_;
     std::vector<std::int32_t> ends_;

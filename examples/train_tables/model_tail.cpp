@@ -69,7 +69,7 @@ model_tail::parts model_tail::parts_of(const model_file& file, const tiffin::io:
     const auto at = std::find_if(table_kinds().begin(), table_kinds().end(),
                                  [&](const table_kind& k) { return k.name == options.kind; });
     if (at == table_kinds().end()) throw std::invalid_argument("no kind of table is called " + options.kind);
-    const attention_options a = attention_options::of(file);
+    const attention_options a = attention_options::of(file, 0);
     const std::size_t all = file.count("block_count");
     if (file.kind().name != "llama" || a.rotated != a.head || a.stretch != 1 || a.lengthened != 1 ||
         file.file().tensors().find("rope_freqs.weight") != nullptr)

@@ -7,6 +7,7 @@
 #include <tiffin/block/linear.hpp>
 #include <tiffin/block/parallel.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/norm/rms_cast_first.hpp>
 #include <tiffin/norm/rms_one_plus.hpp>
 #include <tiffin/norm/unweighted.hpp>
@@ -27,7 +28,7 @@ inline constexpr policies activations_fusions_norms{
     policy<sigmoid>("sigmoid"), policy<identity>("identity"), policy<relu_squared>("relu_squared"),
     policy<multiply>("multiply"), policy<add>("add"),
     policy<l2>("l2"), policy<rms>("rms"), policy<rms_cast_first>("rms_cast_first"), policy<rms_one_plus>("rms_one_plus"),
-    policy<memory_norm>("memory_norm"), policy<no_norm>("no_norm"),
+    policy<memory_norm>("memory_norm"), policy<no_norm>("no_norm"), policy<gaussian_top_k>("gaussian_top_k"),
     policy<unweighted<rms>>("unweighted(rms)"), policy<unweighted<rms_cast_first>>("unweighted(rms_cast_first)")};
 
 inline constexpr policies routers{

@@ -45,6 +45,7 @@
 #include <tiffin/layers.hpp>
 #include <tiffin/modulator/modulator_pool.hpp>
 #include <tiffin/modulator/token_modulator.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/norm/no_norm.hpp>
 #include <tiffin/norm/rms.hpp>

@@ -1,5 +1,7 @@
 // Layers of other papers that the grammar says too: docs/layers.md, "Relatives".
+#include <tiffin/activation/gelu_tanh.hpp>
 #include <tiffin/layers.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/source/bias.hpp>
 #include <tiffin/source/centred.hpp>
 
@@ -20,6 +22,14 @@ Layer two_per_head() {
     Layer made;
     made.router.top_k = 2;
     return made;
+}
+
+// Of a block whose inner rows are all d_ff wide.
+template <class Block>
+auto tensors_of_one_width(const tiffin_test::sizes& s) {
+    tiffin::block_shape shape = s.shape();
+    shape.inner = {shape.d_ff};
+    return tiffin::tensors_needed(Block{}, shape);
 }
 
 struct mean_of_five : tiffin::longcat_embedding {
@@ -105,12 +115,23 @@ TEST_CASE("conformance: a row less its mean") {
     using block = tiffin::ffn<tiffin::gate<tiffin::silu>, through<"", rows, normed<tiffin::l2, centred>>>;
     tiffin_test::composition of_rows = compose<block>(
         "ffn(gate(silu), through('', sum(token_embedding, per_layer_input), normed(l2, centred)))");
-    of_rows.tensors = [](const tiffin_test::sizes& s) {
-        tiffin::block_shape shape = s.shape();
-        shape.inner = {shape.d_ff};
-        return tiffin::tensors_needed(block{}, shape);
-    };
+    of_rows.tensors = tensors_of_one_width<block>;
     check(of_rows);
+}
+// The gate of Gemma 3n's first layers: of the gate's row, what is above a threshold.
+TEST_CASE("conformance: a gate that keeps its largest values") {
+    using tiffin::centred, tiffin::dense, tiffin::ffn, tiffin::gate, tiffin::gaussian_top_k, tiffin::named,
+        tiffin::normed, tiffin::through;
+    using sparse = through<"", named<dense, "gate_proj">, normed<gaussian_top_k, centred>>;
+    using layer = ffn<gate<tiffin::gelu_tanh, sparse>, dense>;
+    layer block;
+    std::get<1>(block.hidden.gate.input.steps).norm.deviations = 0.5f;
+    tiffin_test::composition made = compose(
+        "ffn(gate(gelu_tanh, through('', named(dense, 'gate_proj'), "
+        "normed(gaussian_top_k(deviations=0.5), centred))), dense)",
+        block);
+    made.tensors = tensors_of_one_width<layer>;
+    check(made);
 }
 TEST_CASE("conformance: LongCat's embedding") {
     check(compose<mean_of_five>("longcat_embedding(terms=5)"));

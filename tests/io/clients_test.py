@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`run_memory` and `run_layer` against the Python packages whose models they open: small random models are saved by the package,
+"""`run_memory`, `run_layer` and `decoder` against the Python packages whose models they open: small random models are saved by the package,
 read here, and compared layer by layer with what the package computes in whole runs.
 
-    clients_test.py qwen|gemma|engram_peft|rwkv|product_keys|llama_cpp RUN_MEMORY RUN_LAYER
+    clients_test.py qwen|gemma|engram_peft|rwkv|product_keys|llama_cpp RUN_MEMORY RUN_LAYER DECODER
 
 Status 77 where a package is missing. Packages: torch, transformers >= 5 (qwen, gemma), engram-peft, rwkv, product-key-memory
 and peer-pytorch; llama_cpp: TIFFIN_LLAMA_CPP in
@@ -31,8 +31,8 @@ F32 = np.float32
 
 
 class Checker:
-    def __init__(self, folder, memory, layer):
-        self.at, self.memory, self.layer = Path(folder), memory, layer
+    def __init__(self, folder, memory, layer, decoder):
+        self.at, self.memory, self.layer, self.decoder = Path(folder), memory, layer, decoder
         self.failed = self.runs = 0
 
     def run(self, tool, model, given, *flags):
@@ -365,8 +365,24 @@ def product_keys(check):
                 check.close(f"{name}, competing: {competes} {flags}", got, y, bound)
 
 
-def gguf_of(folder, kind, to):
-    """The checkpoint as llama.cpp's own converter writes it, without a vocabulary, which these models do not have."""
+def no_vocabulary(writer):
+    pass
+
+
+def letters(writer):
+    """A vocabulary of 83: three of control, the letters and what follows them, of one character each."""
+    tokens = ["<unk>", "<s>", "</s>"] + [chr(ord("A") + i) for i in range(80)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 83)
+    writer.add_token_types([2, 3, 3] + [1] * 80)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_space_prefix(False)
+
+
+def gguf_of(folder, kind, to, vocabulary=no_vocabulary):
+    """The checkpoint as llama.cpp's own converter writes it, with a vocabulary made here: these models have none."""
     source = os.environ.get("TIFFIN_LLAMA_CPP", "")
     if not (Path(source) / "conversion").is_dir():
         raise ImportError("TIFFIN_LLAMA_CPP does not name llama.cpp's source")
@@ -376,7 +392,7 @@ def gguf_of(folder, kind, to):
     import conversion
     config = ModelBase.load_hparams(folder, False)
     of_kind = conversion.get_model_class(config["architectures"][0])
-    of_kind.set_vocab = lambda self: None
+    of_kind.set_vocab = lambda self: vocabulary(self.gguf_writer)
     with torch.inference_mode():
         of_kind(folder, getattr(gguf.LlamaFileType, kind), to).write()
 
@@ -415,15 +431,51 @@ def llama_cpp(check):
             x, y = gemma_layer(model.model, layer, ids)
             got = check.run(check.memory, check.at / (kind + ".gguf"), {"x": x, "token_ids": ids[0].numpy()}, "--layer", str(layer))
             check.close(f"{kind} layer {layer}, converted", got, y, 1e-5)
+        whole_gemma(check, kind, more)
+
+
+def whole_gemma(check, kind, more):
+    """The decoder on a converted model: token by token and at once, behind shared keys, sparse gates and windows."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    sizes = {**gemma_sizes(), **more, "num_hidden_layers": 6, "layer_types": kinds, "num_kv_shared_layers": 3, "final_logit_softcapping": 20.0}
+    if kind == "gemma3n_text":
+        sizes["activation_sparsity_pattern"] = [0.75, 0.3, 0.0, 0.0, 0.5, 0.0]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    randomise(model, 6)
+    folder, path = check.at / ("whole " + kind), check.at / ("whole " + kind + ".gguf")
+    model.save_pretrained(folder)
+    words = {"model": {"vocab": {str(i): i for i in range(83)}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    gguf_of(folder, "ALL_F32", path, letters)
+    ids = torch.cat([torch.tensor([1]), torch.randint(3, 83, (25,), generator=torch.Generator().manual_seed(3))])
+    text = "".join(chr(ord("A") + int(i) - 3) for i in ids[1:])
+    with torch.no_grad():
+        out = model(input_ids=ids[None], output_hidden_states=True)
+        longer = model.generate(ids[None], max_new_tokens=8, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
+    for backend in ("reference", "simd"):
+        dump = check.at / "dump"
+        done = subprocess.run([check.decoder, path, "--prompt", text, "--tokens", "8", "--backend", backend, "--dump-layers", dump],
+                              capture_output=True, text=True)
+        check.runs += 1
+        what = f"{kind}, whole, {backend}"
+        if done.returncode:
+            check.expect(what, False, done.stderr)
+            continue
+        got = load_file(dump)
+        check.expect(what + ": token ids", got["token_ids"].tolist() == ids.tolist(), got["token_ids"])
+        check.close(what + ": logits", {"y": got["logits"]}, out.logits[0, -1:], 2e-5)
+        said = "".join(chr(ord("A") + i - 3) if i > 2 else "" for i in (longer[:longer.index(2)] if 2 in longer else longer))
+        check.expect(what + ": generated", done.stdout == text + said + "\n", (done.stdout, said))
 
 
 CLIENTS = {"qwen": qwen, "gemma": gemma, "engram_peft": engram_peft, "rwkv": rwkv, "product_keys": product_keys, "llama_cpp": llama_cpp}
 
 
-def main(client, memory, layer):
+def main(client, memory, layer, decoder):
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        check = Checker(folder, memory, layer)
+        check = Checker(folder, memory, layer, decoder)
         try:
             CLIENTS[client](check)
         except ImportError as missing:

@@ -41,11 +41,29 @@ class Model:
     def __init__(self, m, w):
         self.m, self.w = m, w
 
+    # Of Gemma 3's layers, five of six see a window, at positions of their own; of the later ones', four of five.
+    def windowed(self, i):
+        of = 6 if self.m["arch"] == "gemma3" else 5
+        return "window" in self.m and self.m.get("pattern", [j % of < of - 1 for j in range(self.m["layers"])])[i]
+
+    def head_of(self, i):
+        return self.m["head"] if self.windowed(i) else self.m.get("full_head", self.m["head"])
+
+    def kv_heads_of(self, i):
+        return self.m["kv_heads"] if self.windowed(i) else self.m.get("full_kv_heads", self.m["kv_heads"])
+
+    def keys_of(self, i):
+        own = self.m["layers"] - self.m.get("shared", 0)
+        return i if i < own else max(j for j in range(own) if self.windowed(j) == self.windowed(i))
+
     def ffn(self, at, x):
         w, phi = self.w, gelu_tanh if self.m["arch"].startswith("gemma") else silu
         if at + "ffn_gate_inp.weight" not in w:
             gate, up, down = (w[f"{at}ffn_{p}.weight"] for p in ("gate", "up", "down"))
-            return phi(x @ gate.T) * (x @ up.T) @ down.T
+            z, least = x @ gate.T, self.m["sparsity"][int(at.split(".")[1])] if "sparsity" in self.m else -np.inf
+            if least > -np.inf:
+                z = np.maximum(z - z.mean(axis=-1, keepdims=True) - least * z.std(axis=-1, keepdims=True), 0)
+            return phi(z) * (x @ up.T) @ down.T
         scores = softmax(x @ w[at + "ffn_gate_inp.weight"].T)
         gate, up, down = (w[f"{at}ffn_{p}_exps.weight"] for p in ("gate", "up", "down"))
         y = np.zeros_like(x)
@@ -56,8 +74,8 @@ class Model:
         return y
 
     def attention(self, at, x):
-        m, w = self.m, self.w
-        heads, kv, head, eps = m["heads"], m["kv_heads"], m["head"], m["eps"]
+        m, w, i = self.m, self.w, int(at.split(".")[1])
+        heads, kv, head, eps = m["heads"], self.kv_heads_of(i), self.head_of(i), m["eps"]
 
         def projected(name, count):
             y = x @ w[f"{at}attn_{name}.weight"].T + w.get(f"{at}attn_{name}.bias", 0)
@@ -65,25 +83,31 @@ class Model:
             norm = w.get(f"{at}attn_{name}_norm.weight")
             return y if norm is None else rms(y, norm, eps)
 
-        q, k, v = projected("q", heads), projected("k", kv), projected("v", kv)
-        # Of Gemma 3's layers, five of six see a window, at positions of their own.
-        window = m["window"] if "window" in m and int(at.split(".")[1]) % 6 != 5 else len(x)
-        seen_all = window == len(x)
-        how = (m["base"] if seen_all else m.get("window_base", 10000.0), m["rotated"] // 2, m["arch"] == "llama", w.get("rope_freqs.weight", 1.0),
-               m.get("stretch", 1.0) if seen_all else 1.0, m.get("length", 1.0))
-        q, k = rotated(q, *how), rotated(k, *how)
+        seen_all = not self.windowed(i)
+        window = len(x) if seen_all else m["window"]
+        pairs = m["rotated"] // 2 if seen_all else m.get("window_rotated", m["rotated"]) // 2
+        how = (m["base"] if seen_all else m.get("window_base", 10000.0), pairs, m["arch"] == "llama",
+               w.get("rope_freqs.weight", 1.0) if seen_all else 1.0, m.get("stretch", 1.0) if seen_all else 1.0, m.get("length", 1.0))
+        later = m["arch"] in ("gemma3n", "gemma4")
+        q = rotated(projected("q", heads), *how)
+        if self.keys_of(i) == i:
+            k = projected("k", kv)
+            v = projected("v", kv) if f"{at}attn_v.weight" in w else (x @ w[at + "attn_k.weight"].T).reshape(k.shape)
+            self.kept[i] = rotated(k, *how), rms(v, 1, eps) if later else v
+        k, v = self.kept[self.keys_of(i)]
         out = np.empty_like(q)
         future = np.triu(np.full((len(x), len(x)), -np.inf), 1)
         future = future + np.tril(np.full((len(x), len(x)), -np.inf), -window) if window < len(x) else future
         for h in range(heads):
             g = h // (heads // kv)
-            out[:, h] = softmax(q[:, h] @ k[:, g].T / np.sqrt(head) + future) @ v[:, g]
+            out[:, h] = softmax(q[:, h] @ k[:, g].T / (1 if later else np.sqrt(head)) + future) @ v[:, g]
         y = out.reshape(len(x), heads * head) @ w[at + "attn_output.weight"].T
         return y + w.get(at + "attn_output.bias", 0)
 
     def run(self, ids):
         """What --dump-layers writes, but logits of all tokens."""
         m, w, seen = self.m, self.w, {}
+        self.kept = {}
         x = w["token_embd.weight"][ids] * (np.sqrt(m["d"]) if m["arch"].startswith("gemma") else 1)
         seen["embeddings"] = x
         for i in range(m["layers"]):
@@ -94,8 +118,13 @@ class Model:
             seen[f"layer.{i}.ffn_output"] = self.ffn(at, seen[f"layer.{i}.ffn_input"])
             x = x + normed(seen[f"layer.{i}.ffn_output"], "post_ffw_norm.weight")
             seen[f"layer.{i}.hidden"] = x
+        return self.finished(seen, x)
+
+    def finished(self, seen, x):
+        m, w = self.m, self.w
         head = w.get("output.weight", w["token_embd.weight"])
-        seen["logits"] = rms(x, w["output_norm.weight"], m["eps"]) @ head.T + w.get("output.bias", 0)
+        z = rms(x, w["output_norm.weight"], m["eps"]) @ head.T + w.get("output.bias", 0)
+        seen["logits"] = m["cap"] * np.tanh(z / m["cap"]) if "cap" in m else z
         return seen
 
     def perplexity(self, ids, context, begin=None, chunks=None):
@@ -109,6 +138,64 @@ class Model:
             p = np.log(softmax(self.run(given)["logits"]))
             lost += [-p[t, chunk[t + 1]] for t in range(context // 2, context - 1)]
         return np.exp(np.mean(lost))
+
+
+class LaterGemma(Model):
+    """Gemma 3n, with the streams of AltUp and the low-rank path of Laurel, and Gemma 4; both with per-layer embeddings."""
+
+    def row(self, i, ids, x, embedded):
+        """What layer i adds to x by the rows of its tokens; `embedded`: the first layer's input."""
+        w, m, at, n = self.w, self.m, f"blk.{i}.", self.m["row"]
+        part = slice(i * n, (i + 1) * n)
+        context = rms(embedded @ w["per_layer_model_proj.weight"][part].T / np.sqrt(m["d"]), w["per_layer_proj_norm.weight"], m["eps"])
+        p = (context + np.sqrt(n) * w["per_layer_token_embd.weight"][ids, part]) / np.sqrt(2)
+        y = (gelu_tanh(x @ w[at + "inp_gate.weight"].T) * p) @ w[at + "proj.weight"].T
+        return rms(y, w[at + "post_norm.weight"], m["eps"])
+
+    def run(self, ids):
+        m, w, eps, ids = self.m, self.w, self.m["eps"], np.array(ids)
+        several, active = m["arch"] == "gemma3n", m.get("active", 0)
+        self.kept = {}
+        embedded = x = w["token_embd.weight"][ids] * np.sqrt(m["d"])
+        seen = {"embeddings": x}
+
+        def as_long(y, like):
+            return y * np.linalg.norm(like, axis=-1, keepdims=True) / np.linalg.norm(y, axis=-1, keepdims=True)
+
+        if several:
+            streams = np.stack([x] + [as_long(x @ p.T, x) for p in w["altup_proj.weight"]])
+        for i in range(m["layers"]):
+            at = f"blk.{i}."
+            norm = lambda y, name: rms(y, w[f"{at}{name}.weight"], eps)
+            modes = lambda y: np.tanh(norm(y, "altup_router_norm") / m["d"] @ w[at + "altup_router.weight"].T)
+            if several:
+                n = len(streams)
+                mix = (modes(streams[active]) @ w[at + "altup_predict_coef.weight"].T).reshape(len(ids), n, n)
+                guessed = streams + np.einsum("tji,itd->jtd", mix, streams)
+                x = guessed[active]
+            normed = norm(x, "attn_norm")
+            x = x + norm(self.attention(at, normed), "post_attention_norm")
+            if several:
+                low = normed @ w[at + "laurel_l.weight"].T @ w[at + "laurel_r.weight"].T
+                x = (x + normed + norm(low, "laurel_post_norm")) / np.sqrt(2)
+            seen[f"layer.{i}.ffn_input"] = norm(x, "ffn_norm")
+            seen[f"layer.{i}.ffn_output"] = self.ffn(at, seen[f"layer.{i}.ffn_input"])
+            x = x + norm(seen[f"layer.{i}.ffn_output"], "post_ffw_norm")
+            if several:
+                shares = modes(x) @ w[at + "altup_correct_coef.weight"].T + 1
+                streams = guessed + shares.T[:, :, None] * (x - guessed[active])
+                x = streams[active] * w[at + "altup_correct_scale.weight"]
+            if m["row"]:
+                y = seen[f"layer.{i}.per_layer_output"] = self.row(i, ids, x, embedded)
+                if several:
+                    streams[1:] += y
+                else:
+                    x = x + y
+            x = streams[active] if several else x * w.get(at + "layer_output_scale.weight", 1)
+            seen[f"layer.{i}.hidden"] = x
+        if several:
+            x = (streams[0] + sum(as_long(s @ p.T, streams[0]) for s, p in zip(streams[1:], w["altup_unembd_proj.weight"]))) / len(streams)
+        return self.finished(seen, x)
 
 
 # Pre-tokenizers by their published expressions. Python's re has no classes of Unicode: those of the characters that
@@ -204,6 +291,9 @@ class Sentences:
         return {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": self.tokens, "tokenizer.ggml.scores": self.scores,
                 "tokenizer.ggml.token_type": self.kinds, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 
+    def by_bytes(self, word):
+        return [i for t in word for i in ([self.ids[t]] if t in self.ids else [self.ids[f"<0x{b:02X}>"] for b in t.encode()])]
+
     def encode(self, text, markers):
         word = list("\u2581" + text.replace(" ", "\u2581"))
         while True:
@@ -212,10 +302,33 @@ class Sentences:
                 break
             at = min(pairs)[1]
             word[at:at + 2] = [word[at] + word[at + 1]]
-        return [1] + [i for t in word for i in ([self.ids[t]] if t in self.ids else
-                                                [self.ids[f"<0x{b:02X}>"] for b in t.encode()])]
+        return [1] + self.by_bytes(word)
 
     def decode(self, i):
         if self.kinds[i] in (2, 3):
             return b"" if self.kinds[i] == 3 else self.tokens[i].encode()
         return bytes([i - 3]) if self.kinds[i] == 6 else self.tokens[i].replace("\u2581", " ").encode()
+
+
+class MergedSentences(Sentences):
+    """Gemma 4's: the same characters, joined by merges line by line; ends of lines may be tokens of several."""
+
+    def __init__(self, merges):
+        super().__init__(["".join(pair) for pair in merges] + ["\n\n"])
+        self.merges = merges
+
+    def metadata(self):
+        return {**super().metadata(), "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": [" ".join(pair) for pair in self.merges]}
+
+    def encode(self, text, markers):
+        ids = [1]
+        for line in re.findall("[^\n]+|\n+", text.replace(" ", "\u2581")):
+            word = [line] if line in self.ids and line[0] == "\n" else list(line)
+            while True:
+                ranks = [(self.merges.index(pair), i) for i, pair in enumerate(zip(word, word[1:])) if pair in self.merges]
+                if not ranks:
+                    break
+                at = min(ranks)[1]
+                word[at:at + 2] = [word[at] + word[at + 1]]
+            ids += self.by_bytes(word)
+        return ids

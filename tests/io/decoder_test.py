@@ -22,7 +22,7 @@ except ImportError:
     sys.exit(77)
 
 import gguf_files
-from decoder_reference import BytePairs, Model, Sentences
+from decoder_reference import BytePairs, LaterGemma, MergedSentences, Model, Sentences
 from gguf_files import F32, file_of, noise, numbers
 from run_layer_files import decode, parse
 from run_layer_files import file_of as safetensors_of
@@ -36,6 +36,8 @@ MERGES = [("t", "h"), ("th", "e"), ("\u0120", "the"), ("i", "n"), ("in", "g"), (
           ("1", "0"), ("1", "2"), ("th", "ing"), ("\u0120", "th"), ("\u010a", "\u0120"), ("\u010a", "\u0109"), ("a", "t"), ("th", "at"),
           ("\u0120", "a"), ("\u0120\u0120", "\u0120"), ("\u00c3", "\u00af"), ("=", "1"), ("'", "t"), ("the", "n"), ("2", "3")]
 CONTROLS = ["<|begin|>", "<|end|>", "<|end|>!"]
+LINES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("e", "n"), ("en", "d"), ("\u2581", "\u2581"), ("\u2581\u2581", "\u2581"), ("\u2581", "th"),
+         ("i", "n"), ("in", "g"), ("n", "\u2581"), ("\u00e9", "s"), ("e", "\u2581")]
 JOINS = ["\u2581t", "th", "he", "\u2581the", "in", "ing", "en", "end", "\u2581\u2581", "th\u2581", "aa", "\u00e9\u2581"]
 
 
@@ -47,7 +49,9 @@ class Made:
         self.m = m = {"arch": arch, "d": 32, "d_ff": 64, "layers": 2, "heads": 4, "kv_heads": 2, "head": 8, "base": 10000.0,
                       "rotated": m.get("head", 8), "eps": float(F32(1e-5)), "context": 1024, **m}
         self.stored = {}
-        d, f, wide, narrow = m["d"], m["d_ff"], m["heads"] * m["head"], m["kv_heads"] * m["head"]
+        d, f = m["d"], m["d_ff"]
+        later = arch in ("gemma3n", "gemma4")
+        self.model = (LaterGemma if later else Model)(m, {})
         self.matrix(rng, "token_embd.weight", kind, len(words.tokens), d)
         if m.get("own_head"):
             self.matrix(rng, "output.weight", kind, len(words.tokens), d, scale=0.3)
@@ -56,14 +60,18 @@ class Made:
             self.vector("rope_freqs.weight", rng.uniform(1, 8, m["rotated"] // 2))
         for i in range(m["layers"]):
             at = f"blk.{i}."
-            for name in ("attn_norm", "ffn_norm") + (("post_attention_norm", "post_ffw_norm") if arch == "gemma3" else ()):
+            for name in ("attn_norm", "ffn_norm") + (("post_attention_norm", "post_ffw_norm") if later or arch == "gemma3" else ()):
                 self.vector(f"{at}{name}.weight", 1 + 0.2 * rng.normal(size=d))
+            head, narrow = self.model.head_of(i), self.model.kv_heads_of(i) * self.model.head_of(i)
+            wide = m["heads"] * head
             for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
+                if name == "v" and m.get("values_are_keys") and not self.model.windowed(i):
+                    continue
                 self.matrix(rng, f"{at}attn_{name}.weight", kind, rows, d)
                 if arch == "qwen2":
                     self.vector(f"{at}attn_{name}.bias", rng.normal(size=rows))
-                if arch.startswith(("qwen3", "gemma3")) and name != "v":
-                    self.vector(f"{at}attn_{name}_norm.weight", 1 + 0.2 * rng.normal(size=m["head"]))
+                if arch.startswith(("qwen3", "gemma3", "gemma4")) and name != "v":
+                    self.vector(f"{at}attn_{name}_norm.weight", 1 + 0.2 * rng.normal(size=head))
             self.matrix(rng, at + "attn_output.weight", kind, d, wide)
             experts = (m["experts"],) if "experts" in m else ()
             if experts:
@@ -88,9 +96,50 @@ class Made:
             self.metadata[f"{arch}.rope.scaling.attn_factor"] = m["length"]
         if "experts" in m:
             self.metadata.update({f"{arch}.expert_count": m["experts"], f"{arch}.expert_used_count": m["top_k"]})
+        if later:
+            self.add_later(rng, kind)
         if begin is not None:
             self.metadata.update({"tokenizer.ggml.bos_token_id": begin, "tokenizer.ggml.add_bos_token": True})
-        self.model = Model(m, {n: numbers(*t) for n, t in self.stored.items()})
+        self.model.w = {n: numbers(*t) for n, t in self.stored.items()}
+
+    def add_later(self, rng, kind):
+        """What Gemma 3n and 4 have beside: rows per layer, streams, heads by the sort of a layer."""
+        m, arch, d, n, layers = self.m, self.m["arch"], self.m["d"], self.m["row"], range(self.m["layers"])
+        told = {"embedding_length_per_layer_input": n, "attention.shared_kv_layers": m.get("shared", 0)}
+        if "pattern" in m:
+            told["attention.sliding_window_pattern"] = m["pattern"]
+        if "cap" in m:
+            told["final_logit_softcapping"] = m["cap"]
+        m.setdefault("cap", 30.0)
+        if n:
+            self.matrix(rng, "per_layer_token_embd.weight", kind, len(self.words.tokens), len(layers) * n)
+            self.matrix(rng, "per_layer_model_proj.weight", kind, len(layers) * n, d)
+            self.vector("per_layer_proj_norm.weight", 1 + 0.2 * rng.normal(size=n))
+            for at in (f"blk.{i}." for i in layers):
+                # Small: a row whose gates are all about 0 would be rounding alone behind its norm.
+                self.matrix(rng, at + "inp_gate.weight", kind, n, d, scale=0.05)
+                self.matrix(rng, at + "proj.weight", kind, d, n)
+                self.vector(at + "post_norm.weight", 1 + 0.2 * rng.normal(size=d))
+        if arch == "gemma4":
+            told.update({"attention.key_length": m["full_head"], "attention.value_length": m["full_head"], "attention.key_length_swa": m["head"],
+                         "attention.value_length_swa": m["head"], "rope.dimension_count_swa": m["window_rotated"],
+                         "attention.head_count_kv": [self.model.kv_heads_of(i) for i in layers]})
+            for i in layers:
+                self.vector(f"blk.{i}.layer_output_scale.weight", rng.uniform(0.5, 1, 1))
+        else:
+            s, rank = m["streams"], m["rank"]
+            told.update({"altup.num_inputs": s, "altup.active_idx": m["active"], "activation_sparsity_scale": m["sparsity"]})
+            self.matrix(rng, "altup_proj.weight", kind, s - 1, d, d)
+            self.matrix(rng, "altup_unembd_proj.weight", kind, s - 1, d, d)
+            for at in (f"blk.{i}." for i in layers):
+                self.matrix(rng, at + "altup_router.weight", "F32", s, d, scale=8)
+                self.matrix(rng, at + "altup_predict_coef.weight", "F32", s * s, s)
+                self.matrix(rng, at + "altup_correct_coef.weight", "F32", s, s)
+                self.matrix(rng, at + "laurel_l.weight", kind, rank, d)
+                self.matrix(rng, at + "laurel_r.weight", kind, d, rank)
+                for name in ("altup_correct_scale", "altup_router_norm", "laurel_post_norm"):
+                    self.vector(f"{at}{name}.weight", 1 + 0.2 * rng.normal(size=d))
+        self.metadata.update({f"{arch}.{key}": v for key, v in told.items()})
 
     def matrix(self, rng, name, kind, *shape, scale=0.25):
         if kind == "F32":
@@ -142,7 +191,8 @@ class Runner:
         return float(out.split()[1]) if out else np.nan
 
     def compare(self, what, made):
-        """Bounds for f32: sums of at most some hundred products, through two layers; the reference rounds nothing."""
+        """Bounds for f32: sums of at most some hundred products, layer by layer; the reference rounds nothing."""
+        bound = 1e-5 * made.m["layers"]
         path = made.file(self.at / "model.gguf")
         ids = made.encode(TEXT, True)
         want = made.model.run(ids)
@@ -155,17 +205,17 @@ class Runner:
             for name, values in got.items():
                 y = want[name][-1:] if name == "logits" else want[name]
                 error = np.abs(values - y).max() / np.abs(y).max()
-                self.expect(f"{what} {flags}: {name}", error < 2e-5, f"error {error:.2e}")
+                self.expect(f"{what} {flags}: {name}", error < bound, f"error {error:.2e}")
             p = self.perplexity(f"{what} {flags}", path, TEXT + "\n", 24, "--chunks", 3, *flags)
             y = made.model.perplexity(made.encode(TEXT, False), 24, made.begin, 3)
-            self.expect(f"{what} {flags}: perplexity", abs(p / y - 1) < 2e-5, f"{p} {y}")
+            self.expect(f"{what} {flags}: perplexity", abs(p / y - 1) < bound, f"{p} {y}")
         self.generation(what, made, path, ids)
         # As stored: weights of Q8_0 with activations rounded to 8 bits.
         got, _ = self.layers(f"{what}, as stored", path, TEXT, [])
         for name, values in (got or {}).items():
             if name.endswith("hidden"):
                 error = np.sqrt(((values - want[name]) ** 2).mean() / (want[name] ** 2).mean())
-                self.expect(f"{what}, as stored: {name}", error < 0.02, f"error {error:.2e}")
+                self.expect(f"{what}, as stored: {name}", error < 1e3 * bound, f"error {error:.2e}")
 
     def generation(self, what, made, path, ids):
         """Greedy, token by token from the cache, against the whole text run anew."""
@@ -229,9 +279,46 @@ def made_here(runner):
     gemma3 = Made(rng, "gemma3", Sentences(JOINS), 1, kv_heads=1, head=10, layers=7, window=5, base=1e6)
     runner.compare("gemma3", gemma3)
     runner.compare("gemma3, stretched", Made(rng, "gemma3", Sentences(JOINS), 1, layers=6, window=30, base=1e6, window_base=5e3, stretch=8.0))
-    wrong = gemma3.file(runner.at / "wrong.gguf", {**gemma3.metadata, "gemma3.attention.sliding_window_pattern": 4})
+    wrong = gemma3.file(runner.at / "wrong.gguf", {**gemma3.metadata, "gemma3.attention.sliding_window_pattern": [True] * 6})
     out, error = runner.run(wrong, "--prompt", "the")
-    runner.expect("another pattern", out is None and "gemma3.attention.sliding_window_pattern' = 4 is not read" in error, (out, error))
+    runner.expect("a pattern of other layers", out is None and "sliding_window_pattern are 6 values; there are 7 layers" in error, (out, error))
+    gemma3.m["pattern"] = [i % 4 < 3 for i in range(7)]
+    gemma3.metadata["gemma3.attention.sliding_window_pattern"] = 4
+    runner.compare("gemma3, another pattern", gemma3)
+    later_gemmas(runner, rng)
+
+
+def later_gemmas(runner, rng):
+    """Gemma 3n and 4: several streams, rows per layer, keys of layers before."""
+    words, none = Sentences(JOINS), -np.inf
+    many = dict(kv_heads=2, head=8, layers=7, window=5, base=1e6, window_base=5e3, row=20)
+    three = dict(many, shared=2, streams=3, active=0, rank=4, sparsity=[1.0, 0.0, -0.5] + [none] * 4)
+    runner.compare("gemma3n", Made(rng, "gemma3n", words, 1, **three))
+    runner.compare("gemma3n, a second stream", Made(rng, "gemma3n", words, 1, kind="Q8_0", **dict(
+        three, row=32, streams=4, active=1, rank=32, cap=5.0, layers=4, pattern=[True, False] * 2, sparsity=[0.5, none, 1.0, none])))
+    four = dict(many, full_head=12, rotated=12, window_rotated=6, factors=True)
+    runner.compare("gemma4", Made(rng, "gemma4", MergedSentences(LINES), 1, shared=3, pattern=[True, True, False, True, True, False, True], **four))
+    runner.compare("gemma4 without rows", Made(rng, "gemma4", words, 1, values_are_keys=True, full_kv_heads=1,
+                                               pattern=[True, False, True, True, False, True, True], **dict(four, row=0)))
+    lines = Made(rng, "gemma4", MergedSentences(LINES), 1, **four)
+    for text in ("the\n\nend\n", "\n\n\nthe \n\n", "<s>\n\nthe"):
+        got, _ = runner.layers(text, lines.file(runner.at / "lines.gguf"), text, [])
+        ids = [1, 1] + lines.words.encode(text[3:], True)[1:] if text[0] == "<" else lines.words.encode(text, True)
+        runner.expect(repr(text), got and got["token_ids"].tolist() == ids, got and got["token_ids"])
+    for made, change, sentence in (
+            (Made(rng, "gemma3n", words, 1, **three), {"gemma3n.attention.shared_kv_layers": 7}, "no layer before layer 0 has keys"),
+            (Made(rng, "gemma3n", words, 1, **three), {"gemma3n.attention.shared_kv_layers": 9}, "is 9 of 7 layers"),
+            (Made(rng, "gemma3n", words, 1, **three), {"gemma3n.altup.active_idx": 3}, "altup.num_inputs is 3 and altup.active_idx 3"),
+            (Made(rng, "gemma3n", words, 1, **three), {"gemma3n.activation_sparsity_scale": [1.0] * 3}, "activation_sparsity_scale"),
+            (Made(rng, "gemma4", words, 1, **four), {"gemma4.attention.value_length_swa": 4}, "values of 4 numbers beside keys of 8"),
+            (Made(rng, "gemma4", words, 1, **four), {"gemma4.attention.head_count_kv": [2, 0, 2, 2, 2, 2, 2]}, "head_count_kv of layer 1 is no number")):
+        out, error = runner.run(made.file(runner.at / "wrong.gguf", {**made.metadata, **change}), "--prompt", "the")
+        runner.expect(sentence, out is None and error.count("\n") == 1 and sentence in error, (out, error))
+    made = Made(rng, "gemma4", words, 1, **four)
+    d = made.m["d"]
+    out, error = runner.run(made.file(runner.at / "wrong.gguf", None, {
+        **made.stored, "blk.2.ffn_gate_inp.scale": (noise(rng, "F32", (d,)), "F32", (d,))}), "--prompt", "the")
+    runner.expect("experts", out is None and "blk.2.ffn_gate_inp: chooses experts beside the FFN" in error, (out, error))
 
 
 def keys(runner, made):
@@ -475,7 +562,7 @@ def refusals(runner, made, path):
 
     for metadata, tensors, sentences in (
             (told(general__architecture="mamba"), None, ["'mamba'", "knows llama"]),
-            (told(tokenizer__ggml__model="bert"), None, ["'bert'", "'gpt2' and 'llama'"]),
+            (told(tokenizer__ggml__model="bert"), None, ["'bert'", "'gpt2', 'llama' and 'gemma4'"]),
             (told(tokenizer__ggml__pre="tekken"), None, ["'tekken'", "'smollm'"]),
             (told(tokenizer__ggml__add_bos_token=True), None, ["bos_token_id"]),
             (told(tokenizer__ggml__token_type=[1, 2]), None, ["tokenizer.ggml.token_type", str(len(made.words.tokens))]),
@@ -483,7 +570,7 @@ def refusals(runner, made, path):
             (told(llama__rope__dimension_count=10), None, ["rope.dimension_count is 10", "at most 8"]),
             (told(llama__attention__head_count_kv=3), None, ["4 heads", "3"]),
             (told(llama__attention__head_count=0), None, ["llama.attention.head_count"]),
-            (told(llama__attention__head_count=[4, 4]), None, ["llama.attention.head_count"]),
+            (told(llama__attention__head_count=[4, 0]), None, ["llama.attention.head_count"]),
             (told(llama__embedding_length=64), None, ["token_embd.weight", "(283, 32)"]),
             (told(llama__block_count=3), None, ["blk.2.attn_q.weight is missing"]),
             (told(llama__attention__layer_norm_rms_epsilon=-1.0), None, ["layer_norm_rms_epsilon"]),

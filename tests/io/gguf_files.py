@@ -25,6 +25,8 @@ def value(v):
         return struct.pack("<If", 6, v)
     if isinstance(v, list) and v and isinstance(v[0], str):
         return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(text(s) for s in v)
+    if isinstance(v, list) and v and isinstance(v[0], bool):
+        return struct.pack(f"<IIQ{len(v)}?", 9, 7, len(v), *v)
     if isinstance(v, list) and v and isinstance(v[0], int) and max(v) >= 2**31:
         return struct.pack(f"<IIQ{len(v)}Q", 9, 10, len(v), *v)
     if isinstance(v, list) and v and isinstance(v[0], int):

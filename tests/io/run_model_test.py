@@ -123,6 +123,19 @@ def made_here(runner):
             w[part] = (F32(factor) * w[part].astype(F32)).astype(np.float64)
         path.write_bytes(file_of(head("llama"), {**norm, **tensors}))
         runner.compare(f"a factor beside {kind}", path, 1, x, glu(x64, w, silu))
+    # Gemma 3n's gates: what is above a threshold passes; the file tells of each layer, or it is the first ten.
+    tensors, w = dense(rng, d, f, ("F32",) * 3)
+    for told, above in (([0.0, 0.5], 0.5), ([-math.inf, -0.25], -0.25), ([1.0, -math.inf], None), (None, 1.6448536)):
+        more = {} if told is None else {"activation_sparsity_scale": told}
+        path.write_bytes(file_of(head("gemma3n", **more), {**norm, **tensors}))
+
+        def phi(z):
+            if above is None:
+                return gelu_tanh(z)
+            least = z.mean(axis=1, keepdims=True) + above * z.std(axis=1, keepdims=True)
+            return gelu_tanh(np.maximum(z - least, 0))
+
+        runner.compare(f"gemma3n above {above}", path, 1, x, glu(x64, w, phi))
     # Biases.
     tensors, w = dense(rng, d, f, ("F32",) * 3)
     for part, n in (("gate", f), ("up", f), ("down", d)):
@@ -194,7 +207,6 @@ def refusals(runner, rng, head, path, x, norm):
     odd = {**good, "blk.1.ffn_sub_norm.weight": (np.ones(d, F32).tobytes(), "F32", (d,))}
     unread_gate = {**good, "blk.1.ffn_gate.weight": (noise(rng, "IQ2_XXS", (512, d)), "IQ2_XXS", (512, d))}
     unread = {**good, "blk.1.ffn_up.weight": (noise(rng, "IQ2_XXS", (512, d)), "IQ2_XXS", (512, d))}
-    sparse = head("gemma3n", activation_sparsity_scale=[0.0, 1.6])
     for metadata, tensors, sentences in (
             (head("llama"), without, ["blk.1.ffn_up.weight", "missing"]),
             (head("llama"), odd, ["blk.1.ffn_sub_norm.weight", "no tensor of this name"]),
@@ -202,7 +214,10 @@ def refusals(runner, rng, head, path, x, norm):
             (head("llama"), unread_gate, ["blk.1.ffn_gate.weight", "type 16 (IQ2_XXS)", "not read"]),
             (head("llama"), {k: v for k, v in good.items() if "gate" not in k}, ["blk.1.ffn_gate.weight", "missing"]),
             (head("phi3"), {**good, "blk.1.ffn_up.weight": (noise(rng, "F32", (511, d)), "F32", (511, d))}, ["(2 d_ff, d_model)"]),
-            (sparse, good, ["keeps the largest activations"]),
+            (head("gemma3n", activation_sparsity_scale=[0.0]), good, ["gemma3n.activation_sparsity_scale", "has no number for layer 1"]),
+            (head("gemma3n", activation_sparsity_scale=[0.0, np.nan]), good, ["gemma3n.activation_sparsity_scale", "has no number for layer 1"]),
+            (head("gemma4"), {**good, "blk.1.ffn_gate_inp.scale": (np.ones(d, F32).tobytes(), "F32", (d,))},
+             ["blk.1.ffn_gate_inp", "experts beside the FFN"]),
             (head("mamba"), good, ["'mamba'", "known are llama"]),
             ({"general.name": "x"}, good, ["general.architecture is missing"]),
             ({"general.architecture": "llama"}, good, ["llama.block_count is missing"])):
@@ -395,7 +410,11 @@ def checkpoints(runner):
 
     llama = {"model_type": "llama"}
     for config, tensors, sentences in (
-            ({"model_type": "gemma3n"}, dense, ["'gemma3n'", "known are llama"]),
+            ({"model_type": "mamba"}, dense, ["'mamba'", "known are llama"]),
+            ({"model_type": "gemma4"}, {**dense, "model.layers.1.router.proj.weight": w["up.bias"]}, ["layers.1.router", "experts beside the FFN"]),
+            ({"model_type": "gemma3n", "activation_sparsity_pattern": [0.5]}, dense, ["activation_sparsity_pattern", "are 1 numbers", "2 layers"]),
+            ({"model_type": "gemma3n", "activation_sparsity_pattern": [0.5, 1.0]}, dense, ["activation_sparsity_pattern", "has 1.0"]),
+            ({"model_type": "gemma3n", "activation_sparsity_pattern": [0.5, None]}, dense, ["activation_sparsity_pattern", "has null"]),
             ({**llama, "hidden_act": "relu2"}, dense, ["hidden_act", "'relu2'"]),
             ({**llama, "num_hidden_layers": "two"}, dense, ["num_hidden_layers"]),
             (llama, {k: v for k, v in dense.items() if "up_proj" not in k}, ["model.layers.1.mlp.up_proj.weight", "missing"]),
@@ -430,11 +449,21 @@ def defaults(runner, folder, rng, d, f, x):
     w64, x64 = {p: v.astype(np.float64) for p, v in w.items()}, x.astype(np.float64)
     own = {f"model.layers.1.mlp.{p}_proj.weight": v for p, v in w.items()}
     left_out = {"num_hidden_layers": None, "hidden_act": None}
-    for kind in ("llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "smollm3", "olmo",
+    for kind in ("llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text", "phi3", "smollm3", "olmo",
                  "olmo2", "granite", "cohere", "cohere2", "stablelm", "glm4", "exaone4", "seed_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"):
         runner.compare(f"{kind} leaves all out", folder("m", {"model_type": kind, **left_out}, own), 1, x,
                        glu(x64, w64, gelu_tanh if kind.startswith("gemma") else silu))
     runner.refused("its layers", folder("m", {"model_type": "gemma3", **left_out}, own), 26, x, ["there is no layer 26; the model has 26"])
+    # Gemma 3n's gates: of the first ten layers 5 % of the values pass, if the file does not tell.
+    for kind in ("gemma3n", "gemma3n_text"):
+        for more, index, above in (({}, 9, 1.6448536), ({}, 10, None), ({"num_hidden_layers": 10}, 9, None),
+                                   ({"num_hidden_layers": 2, "activation_sparsity_pattern": [0.0, 0.25]}, 1, -0.6744898)):
+            def phi(z):
+                least = -np.inf if above is None else z.mean(axis=1, keepdims=True) + above * z.std(axis=1, keepdims=True)
+                return gelu_tanh(z if above is None else np.maximum(z - least, 0))
+
+            at = {f"model.layers.{index}.mlp.{p}_proj.weight": v for p, v in w.items()}
+            runner.compare(f"{kind} {more} {index}", folder("m", {"model_type": kind, **left_out, **more}, at), index, x, glu(x64, w64, phi))
     bert = {"encoder.layer.1.intermediate.dense.weight": w["up"], "encoder.layer.1.output.dense.weight": w["down"]}
     runner.compare("bert leaves all out", folder("m", {"model_type": "bert", **left_out}, bert), 1, x, mlp(x64, w64, gelu))
     for config, phi in (

@@ -1,5 +1,6 @@
 // Every norm against the formula of docs/layers.md, as double, as float and in a register.
 #include <tiffin/cpu/simd/lanes.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/norm/l2.hpp>
 #include <tiffin/norm/no_norm.hpp>
 #include <tiffin/norm/rms.hpp>
@@ -151,6 +152,60 @@ TEST_CASE("norms by hand") {
     CHECK(normalise<double>(tiffin::l2{1.0f}, r)[1] == near(4.0 / 6));
     CHECK(normalise<double>(tiffin::no_norm{}, r)[0] == 3.0);
     CHECK(normalise<float>(tiffin::no_norm{}, r)[1] == 4.0f);
+}
+
+// Of a row with mean 0: the deviation of these is sqrt(24 / 4), about 2.45.
+TEST_CASE("gaussian_top_k by hand") {
+    row r(4, 1.0f, 8);
+    r.x = {4, -2, -2, 0};
+    const tiffin::gaussian_top_k most{0.5f}, none{2.0f};
+    CHECK(normalise<double>(most, r)[0] ==
+          doctest::Approx(4 - std::sqrt(1.5)).epsilon(1e-15));  // a few of 2^-53
+    for (const std::size_t i : {1u, 2u, 3u}) CHECK(normalise<double>(most, r)[i] == 0);
+    for (const double v : normalise<double>(none, r)) CHECK(v == 0);
+    r.x.assign(4, 0.0f);
+    for (const float v : normalise<float>(tiffin::gaussian_top_k{}, r)) CHECK(v == 0);
+}
+
+TEST_CASE("gaussian_top_k follows docs/layers.md, and lets about as many pass as it says") {
+    std::uint32_t seed = 40;
+    for (const std::size_t n : {1u, 2u, 15u, 16u, 17u, 300u})
+        for (const float scale : {1.0f, 1e-6f, 1e15f})
+            for (const float deviations : {0.5f, -1.0f, 1.6448536f}) {
+                const row r(n, scale, ++seed);
+                const tiffin::gaussian_top_k norm{deviations};
+                double squares = 0;
+                for (const float v : r.x) squares += static_cast<double>(v) * static_cast<double>(v);
+                const double least =
+                    static_cast<double>(deviations) * std::sqrt(squares / static_cast<double>(n));
+                const auto as_double = normalise<double>(norm, r);
+                const auto as_float = normalise<float>(norm, r);
+                const auto bound = normalise<bounded>(norm, r);
+                for (std::size_t i = 0; i < n; ++i) {
+                    CAPTURE(i);
+                    const double x = static_cast<double>(r.x[i]);
+                    // n + 4 roundings, each of the threshold or of the difference.
+                    CHECK(std::fabs(as_double[i] - std::fmax(x - least, 0.0)) <=
+                          (static_cast<double>(n) + 4) * 0x1p-53 * (std::fabs(x) + std::fabs(least)));
+                    CHECK(bound[i].accepts(as_float[i]));
+                }
+            }
+    CHECK(tiffin::gaussian_top_k::passing(0.05).deviations == tiffin::gaussian_top_k{}.deviations);
+    CHECK(tiffin::gaussian_top_k::passing(0.5).deviations == doctest::Approx(0).epsilon(1e-15));
+    CHECK(tiffin::gaussian_top_k::passing(0.75).deviations == doctest::Approx(-0.67448975).epsilon(1e-7));
+    // Twelve uniform numbers added are nearly normal.
+    tiffin_test::random_numbers random(99);
+    std::vector<float> twelve(12);
+    row r(20000, 1.0f, 9);
+    for (float& v : r.x) {
+        random.fill(twelve);
+        v = 0;
+        for (const float one : twelve) v += one;
+    }
+    std::size_t passed = 0;
+    for (const float v : normalise<float>(tiffin::gaussian_top_k{}, r)) passed += v > 0;
+    CHECK(passed > 900);  // of 20,000 by 5 %: 1,000, with a deviation of 31
+    CHECK(passed < 1100);
 }
 
 }  // namespace norm_norm_test

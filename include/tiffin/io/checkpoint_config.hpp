@@ -3,6 +3,7 @@
 
 #include <tiffin/error.hpp>
 #include <tiffin/io/json_file.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <nlohmann/json.hpp>
@@ -11,10 +12,12 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 TIFFIN_BEGIN
 namespace io::detail {
@@ -46,8 +49,9 @@ struct checkpoint_type {
     std::size_t layers = 32;
     const char* eps = "1e-06";  // rms_norm_eps; empty where the class has none
     std::size_t experts = 0, top_k = 0;
+    double gate_sparsity = 0;  // of the first ten layers, where there are more than ten
 };
-inline constexpr std::array<checkpoint_type, 25> checkpoint_types{{
+inline constexpr std::array<checkpoint_type, 29> checkpoint_types{{
     {.name = "llama"},
     {.name = "mistral"},
     {.name = "mistral3", .layers = 40, .eps = "1e-05"},
@@ -57,6 +61,10 @@ inline constexpr std::array<checkpoint_type, 25> checkpoint_types{{
     {.name = "gemma2", .activation = "gelu_pytorch_tanh", .layers = 26},
     {.name = "gemma3", .activation = "gelu_pytorch_tanh", .layers = 26},
     {.name = "gemma3_text", .activation = "gelu_pytorch_tanh", .layers = 26},
+    {.name = "gemma3n", .activation = "gelu_pytorch_tanh", .layers = 35, .gate_sparsity = 0.95},
+    {.name = "gemma3n_text", .activation = "gelu_pytorch_tanh", .layers = 35, .gate_sparsity = 0.95},
+    {.name = "gemma4", .activation = "gelu_pytorch_tanh", .layers = 30},
+    {.name = "gemma4_text", .activation = "gelu_pytorch_tanh", .layers = 30},
     {.name = "phi3", .eps = "1e-05"},
     {.name = "smollm3", .layers = 36},
     {.name = "olmo", .eps = ""},
@@ -87,8 +95,16 @@ struct checkpoint_config {
     std::size_t layers = 0, experts = 0, top_k = 0;
     bool renormalised = false;
     bool is_lingua = false;
+    std::vector<double>
+        gate_sparsity;  // of each layer: the share of its gate's values that does not pass; empty: 0
     // Failures of settings that only some layers need, returned by those: the router, and eps.
     status routing, norms;
+
+    // How many deviations the values of a layer's gate must be above their mean to pass; none where all pass.
+    [[nodiscard]] std::optional<float> gate_threshold(std::size_t layer) const {
+        if (layer >= gate_sparsity.size() || gate_sparsity[layer] == 0) return {};
+        return gaussian_top_k::passing(1 - gate_sparsity[layer]).deviations;
+    }
 
     // Failures carry `label` as `where`.
     status read(const std::filesystem::path& folder, const std::string& label) {
@@ -121,6 +137,7 @@ private:
             return failure(errc::option, label, "config.json has an impossible num_hidden_layers: ", layers);
         routing = read_routing(config, *defaults);
         norms = read_eps(config, *defaults);
+        if (status s = read_gate_sparsity(config, *defaults, label); !s) return s;
         return read_activation(config, *defaults, label);
     }
     status read_routing(const nlohmann::json& config, const checkpoint_type& defaults) {
@@ -139,6 +156,27 @@ private:
             return failure(errc::option, where, "num_experts_per_tok is ", top_k, ", of ", experts,
                            " experts");
         return read_key(config, "norm_topk_prob", renormalised, where);
+    }
+    status read_gate_sparsity(const nlohmann::json& config, const checkpoint_type& defaults,
+                              const std::string& label) {
+        if (defaults.gate_sparsity == 0) return {};
+        static constexpr const char* key = "activation_sparsity_pattern";
+        const auto told = config.find(key);
+        if (told == config.end() || told->is_null()) {
+            gate_sparsity.assign(layers, 0.0);
+            if (layers > 10) std::fill_n(gate_sparsity.begin(), 10, defaults.gate_sparsity);
+            return {};
+        }
+        if (!told->is_array() || told->size() != layers)
+            return failure(errc::option, label, key, " of config.json are ",
+                           told->is_array() ? told->size() : 0, " numbers; there are ", layers, " layers");
+        for (const nlohmann::json& one : *told) {
+            gate_sparsity.push_back(one.is_number() ? one.get<double>() : -1);
+            if (!(gate_sparsity.back() >= 0 && gate_sparsity.back() < 1))
+                return failure(errc::option, label, key, " of config.json has ", one.dump(),
+                               ", no number from 0 to less than 1");
+        }
+        return {};
     }
     status read_eps(const nlohmann::json& config, const checkpoint_type& defaults) {
         eps = defaults.eps;

@@ -33,6 +33,7 @@ public:
               "lm_transformer.layers."}) {
             const std::string at = std::string(root) + number;
             if (has(at + "meki_module.")) return finished(meki_layer(at), at + "meki_module.");
+            if (has(at + "mlp.") && has(at + "router.")) return experts_beside(at + "router");
             if (has(at + "mlp.")) return finished(decoder_layer(at + "mlp."), at + "mlp.");
             if (has(at + "block_sparse_moe."))
                 return finished(mixtral_layer(at + "block_sparse_moe."), at + "block_sparse_moe.");
@@ -136,7 +137,7 @@ private:
 
     status decoder_layer(const std::string& at) {
         if (is_there(at + "gate.weight")) return qwen_mixture(at);
-        made_.options = {{"block", "glu"}, {"activation", config_.activation}};
+        made_.options = gated_options(config_.activation, config_.gate_threshold(index_));
         if (status s = take_linear(at + "down_proj", "down_proj"); !s) return s;
         const std::string both = at + "gate_up_proj.weight";
         if (!is_there(both)) return take_all(at, "", {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}});

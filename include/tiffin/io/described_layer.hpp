@@ -13,7 +13,9 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 TIFFIN_BEGIN
@@ -42,6 +44,23 @@ inline status add_gate_and_up(weights& to, const tensor_view& both, const std::s
     to.add("gate_proj.weight", both.rows_from(0, {d_ff, both.shape[1]}));
     to.add("up_proj.weight", both.rows_from(d_ff, {d_ff, both.shape[1]}));
     return {};
+}
+
+// The options of a gated FFN; `above`: of its gate only values pass that are so many deviations above their mean.
+inline std::map<std::string, std::string> gated_options(std::string_view activation,
+                                                        std::optional<float> above = {}) {
+    if (!above) return {{"block", "glu"}, {"activation", std::string(activation)}};
+    return {
+        {"composition", text_of("ffn(gate(", activation,
+                                ", through('', named(dense, 'gate_proj'), normed(gaussian_top_k(deviations=",
+                                number_text(*above), "), centred))), dense)")}};
+}
+
+// Of Gemma 4's mixtures.
+inline failure experts_beside(const std::string& router) {
+    return failure(errc::option, router,
+                   "chooses experts beside the FFN, which read and write by norms of their own; tiffin's "
+                   "blocks do not have that");
 }
 
 // The block as the first of two parallel branches.

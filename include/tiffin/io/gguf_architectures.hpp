@@ -20,7 +20,7 @@ struct gguf_architecture {
 };
 
 // Architectures of gated FFNs, and of mixtures of them. The activation is the one that llama.cpp computes.
-inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
+inline constexpr std::array<gguf_architecture, 34> gguf_architectures{{
     {"llama", "silu"},
     {"mistral3", "silu"},
     {"qwen2", "silu"},
@@ -46,6 +46,7 @@ inline constexpr std::array<gguf_architecture, 33> gguf_architectures{{
     {"gemma2", "gelu_tanh"},
     {"gemma3", "gelu_tanh"},
     {"gemma3n", "gelu_tanh"},
+    {"gemma4", "gelu_tanh"},
     {"gemma-embedding", "gelu_tanh"},
     {"phi3", "silu", gguf_routing::renormalised, true},
     {"glm4", "silu", gguf_routing::renormalised, true},

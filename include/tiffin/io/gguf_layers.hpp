@@ -6,9 +6,11 @@
 #include <tiffin/io/gguf_architectures.hpp>
 #include <tiffin/io/quantised_parts.hpp>
 #include <tiffin/io/weight_scales.hpp>
+#include <tiffin/norm/gaussian_top_k.hpp>
 #include <tiffin/quoted.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -74,9 +76,7 @@ private:
 
     // Refuses computations that only metadata describes and that no block has.
     status refuse_unsupported() const {
-        if (const auto sparsity = key<gguf_array>("activation_sparsity_scale");
-            sparsity && index_ < sparsity->size && sparsity->number<double>(index_) != 0)
-            return unsaid(prefix_ + "ffn_gate", "keeps the largest activations of its gate alone");
+        if (find("ffn_gate_inp.scale") != nullptr) return experts_beside(prefix_ + "ffn_gate_inp");
         if (const auto scale = key<double>("expert_weights_scale");
             scale && *scale != 1 && *scale != 0 && find("ffn_gate_inp.weight") != nullptr)
             return unsaid(prefix_ + "ffn_gate_inp", "scales the weights of its experts");
@@ -117,8 +117,25 @@ private:
         }
         return {};
     }
+    // How many deviations a gate's values must be above their mean to pass; none where all pass.
+    result<std::optional<float>> gate_threshold() const {
+        static constexpr const char* name = "activation_sparsity_scale";
+        const auto all = key<gguf_array>(name);
+        // llama.cpp takes no notice of the key: 5 % pass in the first ten layers.
+        if (!all && architecture_.name == "gemma3n" && index_ < 10)
+            return std::optional(gaussian_top_k{}.deviations);
+        if (!all) return std::optional<float>();
+        const bool numbers = all->type != gguf_type::string && all->type != gguf_type::array;
+        const float above = numbers && index_ < all->size ? all->number<float>(index_) : NAN;
+        if (std::isnan(above) || above == INFINITY)
+            return failure(errc::option, std::string(architecture_.name) + "." + name,
+                           "has no number for layer ", index_);
+        return above == -INFINITY ? std::nullopt : std::optional(above);
+    }
     status dense() {
-        made_.options = {{"block", "glu"}, {"activation", std::string(architecture_.activation)}};
+        const auto above = gate_threshold();
+        if (!above) return above.failure();
+        made_.options = gated_options(architecture_.activation, *above);
         if (!architecture_.gate_in_up || find("ffn_up.weight") == nullptr) return gated("", "");
         const std::string both = "ffn_up.weight";
         const auto rows = use(both);

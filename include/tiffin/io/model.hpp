@@ -39,8 +39,8 @@ public:
     [[nodiscard]] const std::string& label() const noexcept { return source_->label(); }
 
     // The block of a layer: its options and tensors.
-    // Errors: errc::option for a layer that does not exist, or for an FFN that compositions cannot express (a gate that
-    //   keeps its largest activations alone, experts chosen by groups, a shared expert behind a gate of its own);
+    // Errors: errc::option for a layer that does not exist, or for an FFN that compositions cannot express (experts
+    //   chosen by groups or beside an FFN behind norms of their own, a shared expert behind a gate of its own);
     //   errc::missing_tensor, unused_tensor, shape, dtype, naming the file's tensor.
     [[nodiscard]] result<described_layer> layer(std::size_t index) const {
         if (index >= layers())

@@ -1,0 +1,60 @@
+// The architectures of GGUF files that this decoder runs.
+#pragma once
+
+#include "known_keys.hpp"
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+// What architectures do not have in common. Pairs of numbers that are rotated: (2i, 2i + 1), else (i, i + n / 2).
+struct architecture {
+    std::string_view name;
+    bool rotates_neighbours = false;
+    bool normed_heads = false;       // an RMS norm over each head's query and key
+    bool scaled_embeddings = false;  // by the root of d_model
+    bool normed_outputs = false;     // an RMS norm of what attention and FFN add to the stream
+    // Of so many layers, the last sees all tokens before, the others a window of them, at positions of their own, unless
+    // the file tells which; 0: all see all.
+    std::size_t windowed = 0;
+    bool normed_values = false;   // an RMS norm without weight over each head's value; scores are not scaled
+    bool per_layer_rows = false;  // per-layer embeddings, where the file tells their width
+    bool alternating = false;     // several streams, see alternating_streams
+    std::size_t own_keys = 0;     // layers with keys and values of their own, unless the file tells; 0: all
+    double capped = 0;            // logits z are c tanh(z / c), unless the file tells c; 0: as they are
+    std::span<const std::string_view> keys{};  // that it has beside those of all, see known_keys.hpp
+};
+inline constexpr std::array<architecture, 8> architectures{{
+    {.name = "llama", .rotates_neighbours = true},
+    {.name = "qwen2"},
+    {.name = "qwen3", .normed_heads = true},
+    {.name = "qwen3moe", .normed_heads = true},
+    {.name = "gemma", .scaled_embeddings = true},
+    {.name = "gemma3",
+     .normed_heads = true,
+     .scaled_embeddings = true,
+     .normed_outputs = true,
+     .windowed = 6,
+     .keys = known_keys::of_gemma3},
+    {.name = "gemma3n",
+     .normed_heads = true,
+     .scaled_embeddings = true,
+     .normed_outputs = true,
+     .windowed = 5,
+     .normed_values = true,
+     .per_layer_rows = true,
+     .alternating = true,
+     .own_keys = 20,
+     .capped = 30,
+     .keys = known_keys::of_gemma3n},
+    {.name = "gemma4",
+     .normed_heads = true,
+     .scaled_embeddings = true,
+     .normed_outputs = true,
+     .windowed = 5,
+     .normed_values = true,
+     .per_layer_rows = true,
+     .capped = 30,
+     .keys = known_keys::of_gemma4},
+}};
