@@ -46,7 +46,7 @@ BRINGS = {
                                 "memory_order_release memory_order_acq_rel memory_order_seq_cst",
     "bit": "bit_cast bit_ceil bit_width countl_zero countr_zero endian has_single_bit popcount rotl",
     "charconv": "from_chars to_chars chars_format", "chrono": "chrono",
-    "cmath": "copysign cos erf exp expm1 fabs fma fmax fmin isfinite isinf isnan log log1p nan pow round sin sqrt tan tanh "
+    "cmath": "copysign cos erf erfc exp expm1 fabs fma fmax fmin isfinite isinf isnan log log1p nan pow round sin sqrt tan tanh "
              "trunc lround hypot ceil floor",
     "concepts": "constructible_from convertible_to copyable default_initializable derived_from floating_point integral "
                 "invocable movable same_as regular semiregular predicate",
