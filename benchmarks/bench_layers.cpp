@@ -87,7 +87,7 @@ void add_shape(const shape& s) {
           "deep_embed_4x", "deep_embed_v7a", "mole", "product_keys", "peer", "peer_relu", "l3"})
         add_over_base({layer, s}, {"mlp", s});
     add_over_base({"memory_plus", {s.d_model, s.d_model}}, {"mlp", s});
-    for (const char* layer : {"engram", "longcat", "longcat_sparse"})
+    for (const char* layer : {"engram", "engram_branch", "longcat", "longcat_sparse"})
         add_over_base({layer, {s.d_model, 1024}}, {"mlp", s});
     add_over_base({"mole_training", {s.d_model, s.d_ff / 4}}, {"mlp", s});
     for (const char* layer : {"retoken", "mort", "swiglu_meki", "swiglu_delayed", "stem_gate", "stem_hybrid",
@@ -106,11 +106,11 @@ void add_published_shapes() {
     const std::set<std::string_view> relatives{
         "deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole",      "mole_training",
         "product_keys",  "memory_plus",   "peer",           "peer_relu", "l3",
-        "engram",        "longcat",       "longcat_sparse"};
+        "engram",        "engram_branch", "longcat",       "longcat_sparse"};
     add_layers(wide, relatives);
     const auto shape_of = [&](std::string_view layer) {
         if (layer == "memory_plus" || layer == "mole_training") return shape{2048, 2048};
-        return layer == "engram" || layer.starts_with("longcat") ? shape{2048, 1024} : wide;
+        return layer.starts_with("engram") || layer.starts_with("longcat") ? shape{2048, 1024} : wide;
     };
     for (const std::string_view layer : relatives)
         add_over_base({layer.data(), shape_of(layer)}, {"mlp", wide});

@@ -4,6 +4,7 @@
 #include <tiffin/cpu/simd/amx_permission.hpp>
 #include <tiffin/executor/thread_team.hpp>
 #include <tiffin/io/model.hpp>
+#include <tiffin/io/model_architecture.hpp>
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/tiffin.hpp>
@@ -25,6 +26,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -149,10 +151,19 @@ tiffin::any_format tables_of(const arguments& args) {
     return args.tables ? tiffin::any_format{*args.tables} : tiffin::kept_as_given;
 }
 
+// Of the models that run_memory reads, only some have FFNs that are read here.
+tiffin::failure with_memory_named(tiffin::failure why, const std::string& model) {
+    const auto architecture = tiffin::io::model_architecture(model);
+    for (const std::string_view known : {"qwen4", "deepseek4", "deepseek_v4", "longcat", "engram-peft"})
+        if (architecture && architecture->starts_with(known))
+            why.what += "; its FFNs are not read, run_memory runs its memory by the last token ids";
+    return why;
+}
+
 // The layer of a model, on a backend of the host. Its weights are packed by `execute`.
 tiffin::result<tiffin::any_layer> open_model_layer(const arguments& args, tiffin::executor_ref execute) {
     const auto model = tiffin::io::model::open(args.model);
-    if (!model) return model.failure();
+    if (!model) return with_memory_named(model.failure(), args.model);
     const tiffin::prepare_options how{.tokens = 0, .execute = execute};
     if (args.backend == "reference")
         return tiffin::io::open_layer(*model, *args.model_layer, tiffin::reference{}, how);

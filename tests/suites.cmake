@@ -102,7 +102,7 @@ tiffin_suite(engine/conformance_relatives
              HEAVY LEARNS DEVICE NVCC_LONG
              TESTS router/linear.hpp activation/relu_squared.hpp source/routed_embedding.hpp
                    router/product_keys.hpp router/row_range.hpp router/gated_rows.hpp
-                   source/dot_gated.hpp source/mean_of_terms.hpp source/centred.hpp source/bias.hpp)
+                   source/dot_gated.hpp source/engram_memory.hpp source/mean_of_terms.hpp source/centred.hpp source/bias.hpp)
 
 tiffin_suite(engine/random_compositions HEAVY TESTS cpu/engine.hpp plan/compose.hpp)
 
@@ -134,6 +134,7 @@ tiffin_suite(train/trainable_layer
 tiffin_suite(train/simd_product O1 HEAVY TESTS train/simd_product.hpp train/factor_layout.hpp train/transpose.hpp train/simd.hpp)
 tiffin_suite(learn/cross_entropy THREADS)
 tiffin_suite(learn/router_loss)
+tiffin_suite(train/trainable_convolution THREADS)
 tiffin_suite(train/training_allocation UNSANITIZED TESTS train/run_training.hpp)
 tiffin_suite(learn/stored_table TESTS learn/learning_rows.hpp)
 # Of a layer that learns.

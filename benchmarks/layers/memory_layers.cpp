@@ -60,6 +60,8 @@ void add_memory_layers(const layer_choice& choice) {
     // Beside a layer, or in place of an embedding: 16 rows of 64 numbers of the last ids.
     if (choice.wants("engram"))
         add_layer<tiffin::engram>("engram", {s.d_model, 1024}, {}, {.inner = {1024, 1024}});
+    if (choice.wants("engram_branch"))
+        add_layer<tiffin::engram_branch>("engram_branch", {s.d_model, 1024}, {}, {.inner = {1024}});
     tiffin::longcat_embedding mean;
     mean.terms = 17;
     if (choice.wants("longcat")) add_layer("longcat", {s.d_model, 1024}, mean, {.inner = {1024, 1024}});

@@ -272,6 +272,7 @@ std::vector<entry> layers_at(const shape& at, std::size_t vocab, std::array<tiff
         entry_of("stem_hybrid", "ffn(gate(silu), sum(dense, token_embedding))", whole),
         entry_of("structmoe", "ffn(gate(gelu, sum(dense, routed_low_rank(softmax_topk(top_k=1)))))", banks),
         entry_of("swiglu_meki", "parallel(swiglu, meki)", branches),
+        entry_of("ple", "ple", beside[1]),
         entry_of("retoken", "modulated(swiglu, folded_modulator)", whole),
         entry_of("deep_1x", "fused(ffn(gate(relu_squared)), deep_embed, multiply)", whole),
         entry_of("deep_4x", "ffn(gate(relu_squared), deep_embed)", whole),

@@ -163,6 +163,9 @@ inline constexpr policies layers{
     policy_alias("engram", "dot_gated(signed_root_gate, normed(rms(eps=_eps), through('', per_layer_input, "
                            "named(dense, 'key_proj')), 'key_norm'), normed(rms(eps=_eps), source_input, "
                            "'query_norm'), through('', per_layer_input, named(dense, 'value_proj')))"),
+    policy_alias("engram_branch", "dot_gated(signed_root_gate, normed(rms(eps=_eps), through('', per_layer_input, "
+                                  "named(dense, 'key_proj')), 'key_norm'), normed(rms(eps=_eps), source_input, "
+                                  "'query_norm'), residual_input)"),
     policy_alias("longcat_embedding", "mean_of_terms(sum(named(token_embedding, 'word_embed'), through('', "
                                       "per_layer_input, named(dense, 'ngram_proj'))), terms=_terms)"),
     policy_alias("longcat_sparse_embedding", "sum(named(token_embedding, 'word_embed'), mean_of_terms(through('', "

@@ -26,6 +26,7 @@
 #include <tiffin/router/softmax.hpp>
 #include <tiffin/source/dense.hpp>
 #include <tiffin/source/dot_gated.hpp>
+#include <tiffin/source/engram_memory.hpp>
 #include <tiffin/source/fused.hpp>
 #include <tiffin/source/mean_of_terms.hpp>
 #include <tiffin/source/memory.hpp>
@@ -94,10 +95,8 @@ using l3_memory      = through<"", routed_embedding<l3_rows, chosen_rows<"values
                                normed<rms, named<dense, "up_proj">>, named<dense, "mix_memory">>;
 using l3             = sum<named<dense, "mix_input">, l3_memory>;                                  // #l3
 
-using engram_key     = normed<rms, through<"", per_layer_input, named<dense, "key_proj">>, "key_norm">;
-using engram_query   = normed<rms, source_input, "query_norm">;
-using engram_value   = through<"", per_layer_input, named<dense, "value_proj">>;
 using engram         = dot_gated<signed_root_gate, engram_key, engram_query, engram_value>;        // #engram
+using engram_branch  = gated_branch<signed_root_gate>;                                             // of several
 using longcat_embedding = mean_of_terms<sum<named<token_embedding, "word_embed">,
                                             through<"", per_layer_input, named<dense, "ngram_proj">>>>; // #longcat
 using longcat_sparse_embedding = sum<named<token_embedding, "word_embed">,

@@ -165,6 +165,13 @@ TEST_CASE("cost: rows of the last ids") {
     CHECK(gate.parameters == 2 * c * d + 2 * d);
     CHECK(gate.matrix_flops_per_token == 4 * c * d);
     CHECK(gate.elementwise_flops_per_token == 11 * d);
+    const block_cost branch = cost<engram_branch>({.d_model = 64, .inner = {40}});
+    CHECK(branch.parameters == c * d + 2 * d);
+    CHECK(branch.matrix_flops_per_token == 2 * c * d);
+    CHECK(branch.elementwise_flops_per_token == 11 * d);
+    const block_cost whole = cost<longcat_sparse_embedding>({.d_model = 64, .vocab = 9, .inner = {40, 1}});
+    CHECK(whole.parameters == c * d + 9 * d);
+    CHECK(whole.elementwise_flops_per_token == 2 * d);
     const block_cost mean = cost<longcat_embedding>({.d_model = 64, .vocab = 9, .inner = {40, 1}});
     CHECK(mean.parameters == c * d + 9 * d);
     CHECK(mean.row_parameters == d);

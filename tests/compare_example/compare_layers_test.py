@@ -71,7 +71,7 @@ class Trust(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertRegex(ran.stdout, r"The machine was busy: this program's threads waited for a core [0-9]+ % of their time")
         self.assertRegex(ran.stdout, r"(?m)^swiglu .*\)~")
-        self.assertRegex(ran.stdout, r"~ cannot be trusted \([0-9]+ of 24 layers\)")
+        self.assertRegex(ran.stdout, r"~ cannot be trusted \([0-9]+ of 25 layers\)")
 
 
 class Progress(unittest.TestCase):

@@ -103,6 +103,14 @@ TEST_CASE("conformance: Engram's gate") {
         "normed(rms, source_input, 'query_norm'), through('', per_layer_input, named(dense, 'value_proj')))");
     copied.tensors = what.tensors;
     check(copied);
+    // Of several branches, whose value is the residual of the call.
+    tiffin_test::composition branch = compose_with_reference<tiffin::engram_branch>("engram_branch");
+    branch.tensors = [](const tiffin_test::sizes& s) {
+        tiffin::block_shape shape = s.shape();
+        shape.inner = {7};
+        return tiffin::tensors_needed(tiffin::engram_branch{}, shape);
+    };
+    check(branch);
 }
 // LayerNorm: of the input, with and without an offset; of rows that are looked up.
 TEST_CASE("conformance: a row less its mean") {

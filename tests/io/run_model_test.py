@@ -219,6 +219,7 @@ def refusals(runner, rng, head, path, x, norm):
             (head("gemma4"), {**good, "blk.1.ffn_gate_inp.scale": (np.ones(d, F32).tobytes(), "F32", (d,))},
              ["blk.1.ffn_gate_inp", "experts beside the FFN"]),
             (head("mamba"), good, ["'mamba'", "known are llama"]),
+            (head("qwen4exp"), good, ["'qwen4exp'", "known are llama", "run_memory runs its memory by the last token ids"]),
             ({"general.name": "x"}, good, ["general.architecture is missing"]),
             ({"general.architecture": "llama"}, good, ["llama.block_count is missing"])):
         path.write_bytes(file_of(metadata, {**norm, **tensors}))

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <tiffin/activation/relu.hpp>
 #include <tiffin/grammar/option.hpp>
 #include <tiffin/scalar.hpp>
 
@@ -42,7 +41,8 @@ struct gaussian_top_k {
     }
     template <class S>
     TIFFIN_HD S operator()(const S& x, const S& scale, const S& /*weight*/) const {
-        return relu{}(x - scale);
+        const S above = x - scale;
+        return select(above < S(0), S(0), above);
     }
 };
 

@@ -6,12 +6,7 @@
 #include <tiffin/call/short_convolution.hpp>
 #include <tiffin/norm/rms.hpp>
 #include <tiffin/runtime/any_layer.hpp>
-#include <tiffin/source/dot_gated.hpp>
-#include <tiffin/source/normed.hpp>
-#include <tiffin/source/per_layer_input.hpp>
-#include <tiffin/source/residual_input.hpp>
-#include <tiffin/source/source_input.hpp>
-#include <tiffin/source/through.hpp>
+#include <tiffin/source/engram_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,12 +17,6 @@
 #include <vector>
 
 TIFFIN_BEGIN
-
-// One branch: x the branch's stream, `per_layer_input` the memory's rows, `residual` the shared value.
-template <class Gate>
-using memory_branch =
-    dot_gated<Gate, normed<rms, through<"", per_layer_input, named<dense, "key_proj">>, "key_norm">,
-              normed<rms, source_input, "query_norm">, residual_input>;
 
 // Hyper-connections widen the residual stream to B branches of d values. The rows e of a memory are projected to one value
 // and to a key per branch, whose agreement with the branch gates the value:
@@ -80,7 +69,7 @@ public:
         of_value.add("value_proj.weight", *value);
         if (status s = keep(try_prepare(linear<"value_proj">{}, of_value, backend, {.tokens = 0})); !s)
             return s.failure();
-        memory_branch<Gate> branch;
+        gated_branch<Gate> branch;
         branch.gate.least = how.least;
         branch.left.norm.eps = branch.right.norm.eps = how.eps;
         for (std::size_t b = 0; b < branches; ++b) {
