@@ -21,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 
+from disturbance import Disturbance
+
 
 def environment(library, preload=False, side_file=None):
     """What makes a program load the library: by itself, or where it does not, by the linker."""
@@ -124,6 +126,7 @@ def main():
     unit = "tokens/s of what the wide one has more" if args.pairs else "tokens/s"
     print(f"| model | test | tiffin, {unit} |" + "".join(f" {name} | tiffin over it | quartiles |" for name in others))
     print("|---" * (3 + 3 * len(others)) + "|", flush=True)
+    others_had = Disturbance()
     step = 2 if args.pairs else 1
     for at in range(0, len(args.models), step):
         model = args.models[at + step - 1]
@@ -153,6 +156,7 @@ def main():
             pairs = [(first_token(args, model, None), first_token(args, model, library)) for _ in range(args.rounds)]
             median = lambda which, what: statistics.median(p[which][what] for p in pairs)
             print(f"| {model.name} | {median(0, 0):.2f} | {median(1, 0):.2f} | {median(0, 1):.0f} | {median(1, 1):.0f} |", flush=True)
+    print("\n" + others_had.told())
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ RATIO = re.compile(r"ratio/(.+)/over/(.+)/tokens:(\d+)/(?:real|manual)_time$")
 CURVE = re.compile(r"curve/(.+)/real_time$")
 OVERHEAD = re.compile(r"overhead/([^/]+)/(.+)/real_time$")
 
-QUIET = 0.05  # of the processors' time: others may have had so much of it
+from disturbance import QUIET
+
+WIDE = 0.1  # the quartiles of a ratio may be so far apart, over the median
 
 
 class Report:
     """Medians where there are repetitions, of
         times:  {(name, shape): {tokens: (milliseconds, roofline)}}
         noisy:  the same keys, and those below, of what was measured beside others
+        wide:   of what was measured in turns, those whose quartiles are far apart
         ratios: {(above, below): {tokens: (median, lower quartile, upper quartile)}}, names with their shapes
         curves: {name: {counter: value}}
         overheads: {(executor, name): (median, lower quartile, upper quartile)}, microseconds"""
@@ -29,7 +32,7 @@ class Report:
         with open(path, encoding="utf-8") as file:
             report = json.load(file)
         self.context = report["context"]
-        self.noisy, self.most_others = set(), None
+        self.noisy, self.wide, self.most_others = set(), set(), None
         self.times, self.ratios, self.curves, self.overheads = defaultdict(dict), defaultdict(dict), {}, {}
         runs = {}
         for one in report["benchmarks"]:
@@ -45,6 +48,8 @@ class Report:
             elif match := RATIO.match(name):
                 key = (match[1], match[2], int(match[3]))
                 self.ratios[key[:2]][key[2]] = (one["ratio"], one["quarter"], one["three_quarters"])
+                if one["three_quarters"] - one["quarter"] > WIDE * one["ratio"]:
+                    self.wide.add(key)
             elif match := CURVE.match(name):
                 key = match[1]
                 self.curves[key] = one
@@ -60,7 +65,8 @@ class Report:
                 self.noisy.add(key)
 
     def mark(self, *key):
-        return "*" if (key if len(key) > 1 else key[0]) in self.noisy else ""
+        key = key if len(key) > 1 else key[0]
+        return "*" * (key in self.noisy) + "~" * (key in self.wide)
 
     def over_fastest_peer(self, name, shape):
         """{tokens: ratio} over the fastest of the other libraries that it was held against in turns."""
@@ -114,6 +120,9 @@ def tables(report):
         lines += ["Others had at most %.0f %% of the processors' time during a measurement." % (100 * report.most_others) + (
             " %d figures with a * were measured beside more than %.0f %%, and are not to be quoted." % (len(report.noisy), 100 * QUIET)
             if report.noisy else ""), ""]
+    if report.wide:
+        lines += ["%d of %d ratios with a ~ have quartiles more than %.0f %% of the median apart: the machine was not steady." % (
+            len(report.wide), sum(map(len, report.ratios.values())), 100 * WIDE), ""]
     for shape in sorted({s for _, s in report.times}):
         lines += ["## d_model x d_ff = " + shape, "", "Milliseconds / share of the machine's limit.", ""]
         lines += lines_of({name: row for (name, s), row in report.times.items() if s == shape},

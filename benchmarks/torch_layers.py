@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tiffin.torch
+from disturbance import Disturbance
 
 TEXTS = {"stem": "ffn(gate(silu), token_embedding)", "swiglu": "ffn(gate(silu), dense)"}
 
@@ -58,6 +59,7 @@ def main():
     torch.manual_seed(1)
     kind = "torch.compile" if given.compile else "eager torch"
     print(f"torch {torch.__version__}, {given.threads} threads, d_model {given.d_model}, d_ff {given.d_ff}, {given.rounds} rounds, beside {kind}")
+    others = Disturbance()
     for name, text in TEXTS.items():
         sizes = dict(d_model=given.d_model, d_ff=given.d_ff, vocab=given.vocab)
         ours = [tiffin.torch.FFN(text, layers=12, seed=i, threads=given.threads, **sizes) for i in range(given.copies)]
@@ -94,6 +96,7 @@ def main():
                 a, b = 1e3 * np.median(took, axis=0)
                 print(f"{name:7} {what:7} {tokens:4} tokens  {middle:.2f} ({low:.2f} to {high:.2f})   {a:8.2f} ms, torch {b:8.2f} ms"
                       f"   error {error:.1e}", flush=True)
+    print(others.told())
 
 
 if __name__ == "__main__":

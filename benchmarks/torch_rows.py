@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 import tiffin
+from disturbance import Disturbance
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "io"))
 from run_layer_files import file_of, quantised
@@ -86,6 +87,7 @@ def main():
     random = np.random.default_rng(1)
     table = np.resize(random.standard_normal(1_000_003).astype(np.float32), given.rows * given.width).reshape(given.rows, given.width)
     print(f"{given.rows} rows of {given.width} numbers, {given.ids} random ones per call, {given.rounds} rounds, torch {torch.__version__}")
+    others = Disturbance()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         print("| rows | by | microseconds per row | time over tiffin's | quartiles |\n|---|---|---|---|---|", flush=True)
         for what, all_of in subjects(table, given, Path(folder)).items():
@@ -117,6 +119,7 @@ def main():
                 low, middle, high = statistics.quantiles([b / a for a, b in zip(first, taken)], n=4) if given.rounds > 1 else [taken[0] / first[0]] * 3
                 print(f"| {what} | {who} | {1e6 * statistics.median(taken) / given.ids:.3f} | "
                       + ("| |" if taken is first else f"{middle:.2f} | {low:.2f} to {high:.2f} |"), flush=True)
+    print("\n" + others.told())
 
 
 if __name__ == "__main__":

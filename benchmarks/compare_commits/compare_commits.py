@@ -50,6 +50,9 @@ import time
 import commit_trees
 import compare_bits
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from disturbance import Disturbance
+
 SYSTEM_PYTHON = "/usr/bin/python3"  # where the packages of a distribution put numpy
 SLOWER = 1.05  # what CMakeLists.txt makes the slower library
 
@@ -137,8 +140,9 @@ def times(base, head, options):
     libraries = [folder / "libcompared_layers.so" for folder in folders]
     if libraries[0] == libraries[1]:
         libraries[1] = second_copy(libraries[0])
+    others = Disturbance()
     status, _ = time_layers(folders[1] / "time_layers", libraries, flags_of(options))
-    print("times: %.0f s" % (time.monotonic() - start), flush=True)
+    print("times: %.0f s. %s" % (time.monotonic() - start, others.told()), flush=True)
     return status
 
 

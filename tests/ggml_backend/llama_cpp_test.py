@@ -46,7 +46,7 @@ def main():
                 (at / program).chmod(0o755)
             for other in "lib.so", "t", "m.gguf":
                 (at / other).write_text("")
-        check("the folder itself", folder, "--bin", ".")
+        check("the folder itself", folder, "--bin", ".", says=["| m.gguf | prompt | 20.0 |", " of the processors' time"])
         check("below it", folder, "--bin", "bin")
         check("above it", inner, "--bin", "..")
         check("in full", folder, "--bin", name)
