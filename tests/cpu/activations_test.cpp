@@ -124,7 +124,10 @@ void check_product(std::size_t inputs, std::size_t outputs) {
                      t * simd_detail::depth_block + i % simd_detail::depth_block] = x[t * inputs + i];
         return made;
     };
-    for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{9}, tokens}) {
+    std::vector<double> of_all;  // the sums of all tokens at once: those of fewer have the same bits
+    for (const std::size_t count :
+         {tokens, std::size_t{1}, std::size_t{2}, std::size_t{9}, std::size_t{14}, std::size_t{15},
+          std::size_t{16}, std::size_t{17}, std::size_t{31}, std::size_t{32}, std::size_t{33}}) {
         CAPTURE(count);
         const std::vector<float> in = blocked(count);
         aligned_buffer scratch(product.scratch_numbers(count, 2) * sizeof(float));
@@ -152,6 +155,8 @@ void check_product(std::size_t inputs, std::size_t outputs) {
                 beyond += !(std::fabs(y[t * outputs + o] - wanted) <= allowed);
             }
         CHECK(beyond == 0);
+        if (of_all.empty()) of_all = y;
+        CHECK(std::equal(y.begin(), y.end(), of_all.begin()));
     }
 }
 
@@ -164,6 +169,11 @@ std::vector<float> run(const weights& given, const Backend& backend, const std::
     return y;
 }
 
+#if defined(TIFFIN_EMULATE_AMX) || TIFFIN_AMX_INSTRUCTIONS
+constexpr std::size_t most_tile_tokens = 32;  // two tiles of tokens
+#else
+constexpr std::size_t most_tile_tokens = 12;
+#endif
 constexpr tiffin_test::sizes sizes{.d_model = 320, .d_ff = 544, .vocab = 37, .experts = 3, .rank = 5};
 
 // All bits as alone, whatever the number of tokens and threads.
@@ -179,8 +189,10 @@ void check_alone() {
         layer(std::span(x).subspan(t * sizes.d_model, sizes.d_model), std::span(ids).subspan(t, 1),
               std::span(alone).subspan(t * sizes.d_model, sizes.d_model));
     // Every tile's size, of whole numbers as of others, and what begins a tile or a pass more.
-    for (const std::size_t count :
-         {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 11u, 12u, 13u, 24u, 25u, 40u, 193u, 200u})
+    std::vector<std::size_t> counts{40, 193, 200};
+    for (std::size_t n = 2; n < (most_tile_tokens > 13 ? most_tile_tokens + 2 : 14); ++n) counts.push_back(n);
+    if (most_tile_tokens <= 13) counts.insert(counts.end(), {24, 25});
+    for (const std::size_t count : counts)
         for (const int threads : {1, 2, 3}) {
             CAPTURE(count);
             CAPTURE(threads);
@@ -302,6 +314,9 @@ TEST_CASE("activations: a token's output does not depend on its company") {
     check_alone<stem_hybrid, q8_0, paired>();
     check_alone<mlp, q4_1, paired>();
     check_alone<structmoe, bf16, bf16>();
+#if defined(TIFFIN_EMULATE_AMX)
+    check_alone<mlp, q4_0, q8_0>();
+#endif
 #if !defined(TIFFIN_TEST_SMALL)
     check_alone<stem_hybrid, q4_0, q8_0>();
     check_alone<structmoe, q8_0, q8_0>();
