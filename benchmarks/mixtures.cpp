@@ -3,8 +3,9 @@
 //     mixtures [ROUNDS] [THREADS]           defaults: 21, all
 //
 // Layers of 8 of 64 experts (d 2048, f 768) and 2 of 8 (d 2048, f 4096) in f32, bf16, q8_0 and q4_0, each call on tokens of its
-// own. Told, as medians with quartiles: at 1, 4 and 16 tokens the bytes of the experts that were chosen, once each, per second,
-// over the bytes per second that the same threads read of memory, in turns; at 512 tokens the time of a dense layer of the
+// own. Told, as medians with quartiles: at 1, 4, 8 and 16 tokens the bytes of the experts that were chosen, once each, per second,
+// over the bytes per second that the same threads read of memory, in turns, and the share of all threads' time in a call that
+// none of its tasks took; at 512 tokens the time of a dense layer of the
 // same products over the mixture's, in turns, with even routes and with those of Zipf's law (the expert e as often as 1 / e).
 #include <tiffin/aligned_buffer.hpp>
 #include <tiffin/call/prepare.hpp>
@@ -103,6 +104,29 @@ private:
     std::uint64_t told_ = 0;
 };
 
+// Runs tasks as openmp does, and adds up the time that they take.
+class watched_openmp {
+public:
+    [[nodiscard]] static std::size_t concurrency() noexcept {
+        return static_cast<std::size_t>(omp_get_max_threads());
+    }
+    template <class Task>
+    void operator()(std::size_t n, const Task& task) {
+        const auto timed = [&](std::size_t i) {
+            const double took = seconds([&] { task(i); });
+#pragma omp atomic
+            worked_ += took;
+        };
+        tiffin::openmp{omp_get_max_threads()}(n, timed);
+    }
+    [[nodiscard]] double worked() const {
+        return worked_;
+    }
+
+private:
+    double worked_ = 0;
+};
+
 struct shape {
     std::size_t experts, chosen, f;
 };
@@ -110,7 +134,6 @@ struct shape {
 template <class Format>
 void measure(const char* format, const shape& s, noise& given, stream& memory, std::size_t rounds) {
     const tiffin::moe<tiffin::swiglu> block{.router = {.top_k = s.chosen}};
-    const tiffin::openmp execute{omp_get_max_threads()};
     float* const router = given.of("router.weight");
     std::mt19937 random(1);
     page_floats x(most_tokens * d), y(most_tokens * d);
@@ -120,14 +143,18 @@ void measure(const char* format, const shape& s, noise& given, stream& memory, s
         for (std::size_t t = 0; t < tokens; ++t) x.data()[t * d + constant] = 1;
     };
     std::vector<tiffin::choice<float>> chosen;
+    double idle = 0;  // of the last call
     const auto call = [&](auto& layer, std::size_t tokens) {
+        watched_openmp execute;
         chosen.resize(tokens * layer.choices());
         tiffin::token_inputs inputs;
         inputs.routes = chosen;
-        return seconds([&] {
+        const double took = seconds([&] {
             layer(tiffin::matrix_view<const float>(x.data(), tokens, d), inputs,
                   tiffin::matrix_view<float>(y.data(), tokens, d), execute);
         });
+        idle = 1 - execute.worked() / (took * static_cast<double>(execute.concurrency()));
+        return took;
     };
     const double expert_bytes = static_cast<double>(3 * tiffin::bytes_of(Format::type, d * s.f));
     std::printf("%zu of %zu, f %zu, %s:", s.chosen, s.experts, s.f, format);
@@ -136,8 +163,8 @@ void measure(const char* format, const shape& s, noise& given, stream& memory, s
             router[e * d + constant] = zipf ? -std::log(static_cast<float>(e + 1)) : 0.0f;
         auto layer = tiffin::prepare(block, given.weights, tiffin::simd<Format>{}, {.tokens = most_tokens});
         if (!zipf)
-            for (const std::size_t tokens : std::array<std::size_t, 3>{{1, 4, 16}}) {
-                std::vector<double> shares;
+            for (const std::size_t tokens : std::array<std::size_t, 4>{{1, 4, 8, 16}}) {
+                std::vector<double> shares, idles;
                 double speed = 0;
                 for (std::size_t round = 0; round < rounds + 1; ++round) {
                     bring_tokens(tokens);
@@ -147,10 +174,12 @@ void measure(const char* format, const shape& s, noise& given, stream& memory, s
                     const double bytes = expert_bytes * static_cast<double>(different.size());
                     const double read = seconds([&] { memory.read(static_cast<std::size_t>(bytes)); });
                     speed = std::max(speed, bytes / read);
-                    if (round > 0) shares.push_back(read / own);
+                    if (round == 0) continue;
+                    shares.push_back(read / own);
+                    idles.push_back(100 * idle);
                 }
-                std::printf(" %zu tokens %s of %.0f GB/s,", tokens, quartiles_text(shares, 2).c_str(),
-                            speed / 1e9);
+                std::printf(" %zu tokens %s of %.0f GB/s, idle %s %%,", tokens,
+                            quartiles_text(shares, 2).c_str(), speed / 1e9, quartiles_text(idles, 1).c_str());
             }
         const tiffin::block_shape dense_sizes{.d_model = d, .d_ff = s.f * s.chosen};
         noise dense_weights(tiffin::swiglu{}, dense_sizes);
