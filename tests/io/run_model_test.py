@@ -54,8 +54,9 @@ class Runner:
     def __init__(self, tool, folder):
         self.tool, self.at, self.failed, self.runs = tool, Path(folder), 0, 0
 
-    def run(self, model, layer, x, *flags, ids=None):
-        (self.at / "in").write_bytes(safetensors_of({"x": (x, "F32"), **({} if ids is None else {"token_ids": (ids, "I64")})}))
+    def run(self, model, layer, x, *flags, ids=None, residual=None):
+        more = {"token_ids": (ids, "I64"), "residual": (residual, "F32")}
+        (self.at / "in").write_bytes(safetensors_of({"x": (x, "F32"), **{k: v for k, v in more.items() if v[0] is not None}}))
         done = subprocess.run([self.tool, "--model", model, "--layer", str(layer), self.at / "in", self.at / "out", *flags],
                               capture_output=True, text=True)
         self.runs, self.status = self.runs + 1, done.returncode
@@ -64,10 +65,10 @@ class Runner:
         dtype, shape, raw = parse((self.at / "out").read_bytes())["y"]
         return decode(raw, dtype, shape).astype(np.float64)
 
-    def refused(self, what, model, layer, x, sentences, ids=None):
+    def refused(self, what, model, layer, x, sentences, ids=None, residual=None):
         """Status 1, one line on standard error that has the sentences, and no output."""
         (self.at / "out").unlink(missing_ok=True)
-        got = self.run(model, layer, x, ids=ids)
+        got = self.run(model, layer, x, ids=ids, residual=residual)
         self.expect(what, isinstance(got, str) and got.startswith("run_layer: ") and "\n" not in got and self.status == 1 and
                     not (self.at / "out").exists() and all(s in got for s in sentences), got if isinstance(got, str) else "runs")
 
@@ -76,18 +77,18 @@ class Runner:
         if not holds:
             print("FAILED:", what, said)
 
-    def compare(self, what, model, layer, x, y, ids=None):
+    def compare(self, what, model, layer, x, y, ids=None, residual=None):
         """Against y in double. A bound for f32: sums of at most some thousand products; the reference rounds once."""
         for flags, bound in ((["--backend", "reference"], 2e-7), (["--backend", "eigen"], 2e-5),
                              (["--weights", "f32"], 2e-5), (["--weights", "f32", "--threads", "2", "--batch", "1"], 2e-5)):
-            got = self.run(model, layer, x, *flags, ids=ids)
+            got = self.run(model, layer, x, *flags, ids=ids, residual=residual)
             if isinstance(got, str):
                 self.expect(f"{what} {flags}", False, got)
                 continue
             error = np.abs(got - y).max() / np.abs(y).max()
             self.expect(f"{what} {flags}", error < bound, f"error {error:.2e}")
         # In the formats stored: rounding of weights that cannot be kept, and of activations, to 8 bits.
-        got = self.run(model, layer, x, ids=ids)
+        got = self.run(model, layer, x, ids=ids, residual=residual)
         error = 1 if isinstance(got, str) else np.sqrt(((got - y) ** 2).mean() / (y ** 2).mean())
         self.expect(f"{what} as stored", error < 0.02, got if isinstance(got, str) else f"error {error:.2e}")
 
@@ -781,6 +782,60 @@ def meki(runner):
         runner.expect(sentences, isinstance(got, str) and "\n" not in got and all(s in got for s in sentences), got)
 
 
+def rwkv(runner):
+    """RWKV-7's channel mixing, plain in layer 0 and with DeepEmbed in layer 1; what its file has beside it."""
+    rng = np.random.default_rng(8)
+    d, f, n, width, vocab, tokens = 64, 80, 8, 4, 53, 11
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(F32)
+    z = {"emb.weight": normal(vocab, d), "blocks.0.ln0.weight": 1 + normal(d), "blocks.0.ln0.bias": normal(d), "head.weight": normal(vocab, d)}
+    for i in range(2):
+        at = f"blocks.{i}."
+        z.update({at + "ln2.weight": 1 + normal(d), at + "att.key.weight": normal(d, d), at + "ffn.x_k": normal(1, 1, d),
+                  at + "ffn.key.weight": normal(f, d), at + "ffn.value.weight": normal(d, f)})
+    at = "blocks.1.ffn."
+    deep = {at + "s_emb.weight": normal(vocab, n * width), at + "s_emb_x.weight": normal(n * width, d), at + "s0": 1 + normal(1, 1, f),
+            at + "s1": normal(d, n), at + "s2": normal(width, f)}
+    path = runner.at / "rwkv.safetensors"
+
+    def write(tensors):
+        path.write_bytes(safetensors_of({k: v if isinstance(v, tuple) else (v, "F32") for k, v in tensors.items()}))
+        return path
+
+    w = {k: v.astype(np.float64) for k, v in {**z, **deep}.items()}
+    x, residual, ids = normal(tokens, d), normal(tokens, d), rng.integers(0, vocab, tokens)
+    hidden = [np.maximum(x.astype(np.float64) @ w[f"blocks.{i}.ffn.key.weight"].T, 0) ** 2 for i in range(2)]
+    words = w["emb.weight"]
+    words = (words - words.mean(axis=1, keepdims=True)) / np.sqrt(words.var(axis=1, keepdims=True) + 1e-5) * w["blocks.0.ln0.weight"] + w["blocks.0.ln0.bias"]
+    table = (w[at + "s_emb.weight"] + words @ w[at + "s_emb_x.weight"].T)[ids].reshape(tokens, n, width)
+    factor = np.einsum("tn,tnw->tw", residual.astype(np.float64) @ w[at + "s1"], table) @ w[at + "s2"] + w[at + "s0"].reshape(-1)
+    all_of = {**z, **deep}
+    # The order of a file's tensors is no matter; layer 0 has no table.
+    for tensors in (all_of, dict(reversed(all_of.items()))):
+        runner.compare("rwkv", write(tensors), 0, x, hidden[0] @ w["blocks.0.ffn.value.weight"].T)
+    for flags, bound in ((["--backend", "reference"], 1e-6), (["--backend", "simd"], 2e-5)):
+        y, got = (hidden[1] * factor) @ w[at + "value.weight"].T, runner.run(path, 1, x, *flags, ids=ids, residual=residual)
+        error = 1 if isinstance(got, str) else np.abs(got - y).max() / np.abs(y).max()
+        runner.expect(f"rwkv, DeepEmbed {flags}", error < bound, got if isinstance(got, str) else f"error {error:.2e}")
+
+    one, none = np.ones(1, F32), "no tensor of this name"
+    for name, meaning in (("key.weight_scale", "scales"), ("value.weight_scale", "scales"), ("value.scale", "scales"), ("key.g_idx", "groups"),
+                          ("key.qweight", "packed"), ("key.input_scale", "activations are rounded"), ("key.weight.absmax", "scales"),
+                          ("key.bias", none), ("receptance.weight", none), ("time_mix_k", none), ("s_emb.weight_scale", "scales"), ("s3", none)):
+        runner.refused(name, write({**all_of, at + name: one}), 1, x, [at + name, "the channel mixing of 'rwkv7'", meaning], ids, residual)
+    runner.refused("not read", write({**all_of, at + "receptance.weight": (one, "F64")}), 1, x, [at + "receptance.weight", none], ids, residual)
+    for name in ("emb.weight_scale", "blocks.0.ln0.weight_scale"):  # of what is folded into the table
+        runner.refused(name, write({**all_of, name: one}), 1, x, [name, "scales"], ids, residual)
+        runner.expect(name + " beside", not isinstance(runner.run(path, 0, x), str))
+    for name in deep:  # without the table, and so without all of these
+        if "s_emb.weight" not in name:
+            runner.refused(name, write({**z, name: deep[name]}), 1, x, [name, none])
+    runner.refused("no s_emb_x", write({k: v for k, v in all_of.items() if "s_emb_x" not in k}), 1, x, [at + "s_emb_x.weight: missing"], ids, residual)
+    runner.refused("in F64", write({**all_of, at + "value.weight": (all_of[at + "value.weight"], "F64")}), 1, x, [at + "value.weight: is F64"], ids, residual)
+    # What other layers and other parts have is not this layer's.
+    write({**z, **deep, at + "receptance.weight": one, "blocks.0.att.key.weight_scale": one, "head.weight_scale": one})
+    runner.expect("beside others", not isinstance(runner.run(path, 0, x), str))
+
+
 def published_minilm(runner, folder):
     tensors = {k: decode(raw, dtype, shape) for k, (dtype, shape, raw) in parse((folder / "model.safetensors").read_bytes()).items()}
     rng = np.random.default_rng(1)
@@ -803,6 +858,7 @@ def main(tool, *flags):
             checkpoints(runner)
             consolidated(runner)
             meki(runner)
+            rwkv(runner)
         print(f"{runner.runs} runs, {runner.failed} failed")
         return 1 if runner.failed else 0
 

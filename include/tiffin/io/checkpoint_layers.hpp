@@ -62,10 +62,7 @@ private:
              ++at) {
             if (used_.contains(at->first)) continue;
             if (!at->second.wrong && at->second.wrong.failure().code != errc::dtype) return at->second.wrong;
-            const std::string_view part = quantised_part(at->first);
-            return failure(errc::unused_tensor, at->first, "the FFN of '", config_.type,
-                           "' has no tensor of this name", part.empty() ? "" : ": it is ", part,
-                           part.empty() ? "" : ", and weights that are quantised so are not read");
+            return unused_failure(at->first, "the FFN of '" + config_.type + "'");
         }
         return {};
     }

@@ -202,10 +202,7 @@ private:
             if (!of_ffn || used_.contains(name) || name.starts_with(prefix_ + "ffn_norm.") ||
                 name.starts_with(prefix_ + "ffn_post_norm."))
                 return {};
-            const std::string_view part = quantised_part(name);
-            return failure(errc::unused_tensor, name, "the FFN of '", architecture_.name,
-                           "' has no tensor of this name", part.empty() ? "" : ": it is ", part,
-                           part.empty() ? "" : ", and weights that are quantised so are not read");
+            return unused_failure(name, "the FFN of '" + std::string(architecture_.name) + "'");
         };
         for (const gguf_file& f : files_) {
             for (const weights::entry& e : f.tensors().entries())

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <tiffin/config.hpp>
+#include <tiffin/error.hpp>
 
 #include <array>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -52,6 +54,15 @@ constexpr std::string_view quantised_part(std::string_view tensor) noexcept {
     for (const auto& [name, meaning] : known)
         if (end == name) return meaning;
     return tensor.find(".quant_state.") == tensor.npos ? "" : table;
+}
+
+// The failure for a tensor that `owner`, such as "the FFN of 'llama'", has no use for. Nothing is ignored: what is not
+// applied may change values.
+inline failure unused_failure(std::string_view tensor, std::string_view owner) {
+    const std::string_view part = quantised_part(tensor);
+    return failure(errc::unused_tensor, std::string(tensor), owner, " has no tensor of this name",
+                   part.empty() ? "" : ": it is ", part,
+                   part.empty() ? "" : ", and weights that are quantised so are not read");
 }
 
 }  // namespace io

@@ -5,6 +5,7 @@
 #include <tiffin/io/described_layer.hpp>
 #include <tiffin/io/model_source.hpp>
 #include <tiffin/io/safetensors.hpp>
+#include <tiffin/io/used_tensors.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <algorithm>
@@ -61,6 +62,7 @@ public:
             if (!found) return found.failure();
             made.tensors.add(ours, *found);
         }
+        if (status s = check_all_used(index, deep); !s) return s.failure();
         if (!deep) return {std::move(made)};
         const auto owned = std::make_shared<made_tensors>();
         for (const auto& [theirs, ours] :
@@ -91,6 +93,8 @@ private:
     }
     [[nodiscard]] result<tensor_view> find_named(const std::string& name) const {
         const tensor_view* const t = file_.tensors().find(name);
+        for (const unread_safetensor& unread : file_.unread())
+            if (unread.name == name) return failure(errc::dtype, name, unread.reason());
         if (t == nullptr) return failure(errc::missing_tensor, name, "missing");
         if (is_integer(t->type)) return failure(errc::dtype, name, "is ", name_of(t->type));
         return *t;
@@ -104,6 +108,26 @@ private:
             return failure(errc::shape, name_of_part(layer, part), "has shape ", to_string(found->shape),
                            "; it is a matrix");
         return found;
+    }
+    // All tensors of the layer are used, but for the shift, which is the caller's. Other versions of RWKV have more: a
+    // receptance, other shifts.
+    [[nodiscard]] status check_all_used(std::size_t layer, bool deep) const {
+        used_tensors used("the channel mixing of 'rwkv7'");
+        used.own(name_of_part(layer, "ffn."));
+        for (const char* const part : {"ffn.x_k", "ffn.key.weight", "ffn.value.weight"})
+            used.add(name_of_part(layer, part));
+        if (deep) {
+            for (const char* const part :
+                 {"ffn.s_emb.weight", "ffn.s_emb_x.weight", "ffn.s0", "ffn.s1", "ffn.s2"})
+                used.add(name_of_part(layer, part));
+            for (const char* const name : {"emb.weight", "blocks.0.ln0.weight", "blocks.0.ln0.bias"})
+                used.add(name);
+        }
+        for (const weights::entry& e : file_.tensors().entries())
+            if (status s = used.check(e.name); !s) return s;
+        for (const unread_safetensor& t : file_.unread())
+            if (status s = used.check(t.name); !s) return s;
+        return {};
     }
     static tensor_view transposed(const tensor_view& t, made_tensors& owned) {
         const std::size_t rows = t.shape[0], columns = t.shape[1];
