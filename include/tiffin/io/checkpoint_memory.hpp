@@ -24,8 +24,7 @@ namespace io::detail {
 // from a tokenizer and must be given.
 class checkpoint_memory_reader {
 public:
-    checkpoint_memory_reader(const checkpoint_parts& from, std::optional<std::size_t> layer,
-                             engram_constants given)
+    checkpoint_memory_reader(checkpoint_parts& from, std::optional<std::size_t> layer, engram_constants given)
         : from_(from), asked_(layer), constants_(std::move(given)) {}
 
     result<ngram_memory> read() {
@@ -38,6 +37,7 @@ public:
         made_.architecture = type;
         if (status s = qwen ? read_qwen() : read_deepseek(); !s) return s.failure();
         if (status s = check_memory(made_, table_); !s) return s.failure();
+        if (status s = from_.check_rest(); !s) return s.failure();
         made_.keep = std::move(owned_);
         return std::move(made_);
     }
@@ -101,7 +101,8 @@ private:
         made_.hash.ids = *vocab;
 
         const std::string part = "layers." + std::to_string(made_.layer) + ".ple.";
-        const std::string at = from_.root_of(part + "key_proj.weight") + part, rows = at + "ple_embedding.";
+        const std::string at = from_.root_of(part) + part, rows = at + "ple_embedding.";
+        from_.own(at);
         auto multipliers = from_.integers(rows + "layer_multipliers"),
              sizes = from_.integers(rows + "ngram_heads_vocab_sizes"),
              offsets = from_.integers(rows + "ngram_heads_offsets");
@@ -152,7 +153,8 @@ private:
         if (status s = set_map(made_.hash, constants_); !s) return s;
 
         const std::string part = "layers." + std::to_string(made_.layer) + ".engram.";
-        const std::string at = from_.root_of(part + "wkv.weight") + part;
+        const std::string at = from_.root_of(part) + part;
+        from_.own(at);
         if (status s = take(at + "q_weight", "query_norm.weight"); !s) return s;
         if (status s = take(at + "k_weight", "key_norm.weight"); !s) return s;
         const auto both = from_.find(at + "wkv.weight");
@@ -209,14 +211,17 @@ private:
     }
 
     status take_table(const std::string& name) {
-        auto table = from_.table(name);
+        if (status s = made_.hash.check(); !s) return s;
+        std::int64_t rows = 0;
+        for (std::size_t h = 0; h < made_.hash.tables(); ++h) rows = std::max(rows, made_.hash.rows(h));
+        auto table = from_.table(name, rows);
         if (!table) return table.failure();
         made_.table = *std::move(table);
         table_ = name;
         return {};
     }
 
-    const checkpoint_parts& from_;
+    checkpoint_parts& from_;
     std::optional<std::size_t> asked_;
     engram_constants constants_;
     std::string table_;

@@ -6,46 +6,36 @@
 #include <tiffin/io/checkpoint_tensors.hpp>
 #include <tiffin/io/json_file.hpp>
 #include <tiffin/io/memory_table.hpp>
+#include <tiffin/io/quantised_parts.hpp>
+#include <tiffin/io/text_config.hpp>
+#include <tiffin/io/used_tensors.hpp>
 #include <tiffin/io/weight_scales.hpp>
-#include <tiffin/quoted.hpp>
 #include <tiffin/table/table_location.hpp>
 #include <tiffin/tensor.hpp>
 
 #include <nlohmann/json.hpp>
 
-#include <array>
+#include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 TIFFIN_BEGIN
 namespace io::detail {
 
-// The configuration of the text model, which may be all of config.json, and its model_type.
-struct text_config {
-    nlohmann::json config;
-    std::string type;
-};
-inline text_config text_config_of(const nlohmann::json& whole) {
-    const auto text = whole.find("text_config");
-    text_config made{text != whole.end() && text->is_object() ? *text : whole, ""};
-    const std::array<const nlohmann::json*, 2> both{&whole, &made.config};
-    for (const nlohmann::json* const one : both)
-        if (const auto type = one->find("model_type"); type != one->end() && type->is_string())
-            made.type = type->get<std::string>();
-    return made;
-}
-
+// Not for several threads: it notes what is found.
 class checkpoint_parts {
 public:
     // `path`: the folder, or its config.json; `file`: where its tensors are, if there is no index.
-    static result<std::shared_ptr<const checkpoint_parts>> open(
-        const std::filesystem::path& path, const std::string& file = "model.safetensors") {
+    static result<std::shared_ptr<checkpoint_parts>> open(const std::filesystem::path& path,
+                                                          const std::string& file = "model.safetensors") {
         auto made = std::make_shared<checkpoint_parts>();
         made->label_ = path.string();
         const std::filesystem::path folder = path.filename() == "config.json" ? path.parent_path() : path;
@@ -55,7 +45,8 @@ public:
         made->config_ = std::move(text.config);
         made->type_ = std::move(text.type);
         if (status s = made->tensors_.open(folder, made->label_, false, file); !s) return s.failure();
-        return std::shared_ptr<const checkpoint_parts>(std::move(made));
+        if (!made->type_.empty()) made->used_ = used_tensors("the memory of '" + made->type_ + "'");
+        return {std::move(made)};
     }
 
     [[nodiscard]] const std::string& label() const noexcept { return label_; }
@@ -108,28 +99,29 @@ public:
     }
 
     [[nodiscard]] bool has(const std::string& name) const { return tensors_.by_name().contains(name); }
-    // Before which of these does a tensor of this name stand? Empty where none has it.
-    [[nodiscard]] std::string root_of(const std::string& name) const {
+    // After which of these do names of tensors begin so? Empty where none do.
+    [[nodiscard]] std::string root_of(const std::string& prefix) const {
         for (const char* const root : {"model.", "model.language_model.", "language_model.model.", ""})
-            if (has(root + name)) return root;
+            if (const auto at = tensors_.by_name().lower_bound(root + prefix);
+                at != tensors_.by_name().end() && at->first.starts_with(root + prefix))
+                return root;
         return "";
     }
     // With the scales of its codes. Errors: errc::missing_tensor, and why the file's tensor cannot be read.
-    [[nodiscard]] result<tensor_view> find(const std::string& name) const {
-        const auto at = tensors_.by_name().find(name);
-        if (at == tensors_.by_name().end()) return failure(errc::missing_tensor, name, "missing in ", label_);
-        if (!at->second.wrong) return at->second.wrong.failure();
-        tensor_view found = *at->second.tensor;
-        const tensor_view* const scales = scales_of(name);
-        if (scales == nullptr) return found;
-        if (!is_f8(found.type))
-            return failure(errc::unused_tensor, name, "is ", name_of(found.type),
-                           ", and there are scales beside it, whose meaning is not known");
-        if (status s = add_scales(found, *scales, name); !s) return s.failure();
-        return found;
+    [[nodiscard]] result<tensor_view> find(const std::string& name) {
+        const auto found = use(name);
+        if (!found) return found.failure();
+        tensor_view made = **found;
+        if (!is_f8(made.type) || !name.ends_with(".weight"))
+            return made;  // the meaning of scales beside it would not be known
+        const auto scales = scales_of(name);
+        if (!scales) return scales.failure();
+        if (*scales == nullptr) return made;
+        if (status s = add_scales(made, **scales, name); !s) return s.failure();
+        return made;
     }
     // The whole numbers of a tensor.
-    [[nodiscard]] result<std::vector<std::int64_t>> integers(const std::string& name) const {
+    [[nodiscard]] result<std::vector<std::int64_t>> integers(const std::string& name) {
         const auto found = find(name);
         if (!found) return found.failure();
         if (found->type != dtype::i64 && found->type != dtype::i32)
@@ -139,42 +131,94 @@ public:
         return {std::move(made)};
     }
     // The place of a table: `name`.weight, or `name`.shard_0.weight and so on, with the scales of its rows, or one for all.
-    [[nodiscard]] result<memory_table> table(const std::string& name) const {
+    // `rows`: that are addressed. Errors: errc::missing_tensor for a shard that is not there where a later one is, or rows of it
+    // are addressed.
+    [[nodiscard]] result<memory_table> table(const std::string& name, std::int64_t rows = 0) {
+        used_.own(name + ".");
         memory_table made;
-        const std::string first = name + ".shard_0.weight";
-        const bool is_sharded = has(first);
-        for (std::size_t i = 0;; ++i) {
-            const std::string part =
-                is_sharded ? name + ".shard_" + std::to_string(i) + ".weight" : name + ".weight";
-            if (i > 0 && (!is_sharded || !has(part))) break;
-            if (status s = add_part(made, part, name); !s) return s.failure();
-        }
+        const std::size_t count = shards_of(name);
+        if (count == 0)
+            if (status s = add_part(made, name + ".weight", name); !s) return s.failure();
+        for (std::size_t i = 0; i < count; ++i)
+            if (status s = add_part(made, shard(name, i), name); !s) return s.failure();
+        if (const std::size_t there = made.shape().rows; count > 0 && static_cast<std::int64_t>(there) < rows)
+            return failure(errc::missing_tensor, shard(name, count), "missing in ", label_, ": the ", count,
+                           " shards before it have ", there, " rows; ", rows, " are addressed");
         return {std::move(made)};
+    }
+    // Of all tensors whose names begin so, check_rest() looks for those that have not been found.
+    void own(std::string prefix) { used_.own(std::move(prefix)); }
+    // Errors: errc::unused_tensor for one that is left, there or beside a tensor that has been found.
+    [[nodiscard]] status check_rest() const {
+        for (const auto& [name, entry] : tensors_.by_name()) {
+            status left = used_.check(name);
+            if (left) continue;
+            return !entry.wrong && entry.wrong.failure().code != errc::dtype ? entry.wrong : left;
+        }
+        return {};
     }
 
 private:
     [[nodiscard]] failure missing_key(const char* key) const {
         return failure(errc::option, label_, "config.json has no ", key);
     }
-    [[nodiscard]] const tensor_view* scales_of(const std::string& weight) const {
+    // A weight that another tool has quantised has tensors of other names, and may not be there itself.
+    [[nodiscard]] result<const tensor_view*> use(const std::string& name) {
+        used_.add(name);
+        std::string beside;
+        const std::string stem = name.substr(0, name.rfind('.') + 1);
+        if (name.ends_with(".weight"))
+            for (auto one = tensors_.by_name().lower_bound(stem);
+                 beside.empty() && one != tensors_.by_name().end() && one->first.starts_with(stem); ++one)
+                if (!quantised_part(one->first).empty()) beside = one->first;
+        const auto at = tensors_.by_name().find(name);
+        const bool is_there = at != tensors_.by_name().end();
+        if (is_there && at->second.wrong) return at->second.tensor;
+        failure why = is_there ? at->second.wrong.failure()
+                               : failure(errc::missing_tensor, name, "missing in ", label_);
+        if (!beside.empty()) why.what += "; " + used_.unused(beside).message();
+        return why;
+    }
+    // The scales beside a weight, which are then used; null where there are none.
+    [[nodiscard]] result<const tensor_view*> scales_of(const std::string& weight) {
         const std::string stem = weight.substr(0, weight.rfind('.') + 1);
         for (const std::string_view end : scale_names)
-            if (const auto at = tensors_.by_name().find(stem + std::string(end));
-                at != tensors_.by_name().end())
-                return at->second.tensor;
+            if (const std::string name = stem + std::string(end); has(name)) return use(name);
         return nullptr;
     }
-    status add_part(memory_table& to, const std::string& part, const std::string& whole) const {
-        const auto at = tensors_.by_name().find(part);
-        if (at == tensors_.by_name().end()) return failure(errc::missing_tensor, part, "missing in ", label_);
-        if (!at->second.wrong) return at->second.wrong;
-        const tensor_view& t = *at->second.tensor;
+    static std::string shard(const std::string& name, std::size_t i) {
+        return name + ".shard_" + std::to_string(i) + ".weight";
+    }
+    // One more than the largest number of a shard; 0 where there is none.
+    [[nodiscard]] std::size_t shards_of(const std::string& name) const {
+        const std::string before = name + ".shard_";
+        std::size_t count = 0;
+        for (auto at = tensors_.by_name().lower_bound(before);
+             at != tensors_.by_name().end() && at->first.starts_with(before); ++at) {
+            const std::string_view rest = std::string_view(at->first).substr(before.size());
+            std::uint32_t number = 0;
+            const auto [end, bad] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+            if (bad == std::errc() && std::string_view(end) == ".weight")
+                count = std::max(count, std::size_t{number} + 1);
+        }
+        return count;
+    }
+    status add_part(memory_table& to, const std::string& part, const std::string& whole) {
+        const auto found = use(part);
+        if (!found) return found.failure();
+        const tensor_view& t = **found;
         if (t.shape.rank() != 2 || is_integer(t.type))
             return failure(errc::shape, part, "is ", name_of(t.type), " of shape ", to_string(t.shape),
                            "; a table is (rows, width)");
         to.shards.push_back(tensors_.place_of(t));
-        const tensor_view* scales = scales_of(part);
-        if (scales == nullptr) scales = scales_of(whole + ".weight");
+        const table_shape &rows = to.shards.back().shape, &first = to.shards[0].shape;
+        if (rows.width != first.width || rows.type != first.type)
+            return failure(errc::shape, part, "has rows of ", rows.width, " values in ", name_of(rows.type),
+                           ", the first shard of ", first.width, " in ", name_of(first.type));
+        auto beside = scales_of(part);
+        if (beside && *beside == nullptr) beside = scales_of(whole + ".weight");
+        if (!beside) return beside.failure();
+        const tensor_view* const scales = *beside;
         if (scales == nullptr) return {};
         if (is_integer(scales->type))
             return failure(errc::dtype, part, "has scales that are ", name_of(scales->type));
@@ -195,6 +239,7 @@ private:
     std::string label_, type_;
     nlohmann::json config_;
     checkpoint_tensors tensors_;
+    used_tensors used_{"the memory"};
 };
 
 }  // namespace io::detail

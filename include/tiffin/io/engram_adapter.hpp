@@ -28,8 +28,7 @@ inline constexpr const char* engram_adapter_file = "engram_adapters.safetensors"
 // Source: engram-peft 1.2, layer.py, hashing.py.
 class engram_adapter_reader {
 public:
-    engram_adapter_reader(const checkpoint_parts& from, std::optional<std::size_t> layer,
-                          engram_constants given)
+    engram_adapter_reader(checkpoint_parts& from, std::optional<std::size_t> layer, engram_constants given)
         : from_(from), asked_(layer), constants_(std::move(given)) {}
 
     result<ngram_memory> read() {
@@ -52,6 +51,7 @@ public:
         }
         if (status s = check_memory(made_, at_ + "multi_head_embedding.embedding.weight"); !s)
             return s.failure();
+        if (status s = from_.check_rest(); !s) return s.failure();
         made_.keep = std::move(owned_);
         return std::move(made_);
     }
@@ -65,6 +65,7 @@ private:
         if (!chosen) return chosen.failure();
         made_.layer = made_.layers[*chosen];
         at_ = std::to_string(made_.layer) + ".";
+        from_.own(at_);
         const auto sizes = from_.numbers("ngram_sizes");
         if (!sizes) return sizes.failure();
         for (std::size_t i = 0; i < sizes->size(); ++i)
@@ -155,7 +156,7 @@ private:
                    one.rank() == 1 ? shape(made_.branches, one[0]) : shape(made_.branches * one[0], one[1])});
         return {};
     }
-    const checkpoint_parts& from_;
+    checkpoint_parts& from_;
     std::optional<std::size_t> asked_;
     engram_constants constants_;
     std::string at_;

@@ -38,6 +38,7 @@ public:
         made_.architecture = from_.architecture();
         if (status s = qwen ? read_qwen() : read_deepseek(); !s) return s.failure();
         if (status s = check_memory(made_, table_); !s) return s.failure();
+        if (status s = from_.check_rest(); !s) return s.failure();
         return std::move(made_);
     }
 
@@ -127,6 +128,7 @@ private:
             return failure(errc::option, from_.key("ple.eos_token_id"), "is ", end, "; there are ",
                            made_.hash.ids, " ids");
         const std::string at = "blk." + std::to_string(made_.layer) + ".ple_";
+        from_.own(at);
         constexpr std::array<std::pair<const char*, const char*>, 6> names{
             {{"key", "key_proj.weight"},
              {"value", "value_proj.weight"},
@@ -171,6 +173,7 @@ private:
         }
         if (status s = set_map(made_.hash, constants_); !s) return s;
         const std::string at = "blk." + std::to_string(made_.layer) + ".engram_";
+        from_.own(at);
         if (status s = take(at + "q.weight", "query_norm.weight"); !s) return s;
         if (status s = take(at + "k.weight", "key_norm.weight"); !s) return s;
         const auto both = from_.find(at + "wkv.weight");

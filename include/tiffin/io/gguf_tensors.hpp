@@ -3,6 +3,7 @@
 
 #include <tiffin/error.hpp>
 #include <tiffin/io/gguf.hpp>
+#include <tiffin/io/used_tensors.hpp>
 #include <tiffin/table/table_location.hpp>
 #include <tiffin/tensor.hpp>
 
@@ -21,7 +22,8 @@ class gguf_tensors {
 public:
     explicit gguf_tensors(const std::vector<gguf_file>& files)
         : files_(files),
-          architecture_(files[0].find<std::string_view>("general.architecture").value_or("")) {}
+          architecture_(files[0].find<std::string_view>("general.architecture").value_or("")),
+          used_("the memory of '" + std::string(architecture_) + "'") {}
 
     [[nodiscard]] std::string_view architecture() const noexcept { return architecture_; }
     [[nodiscard]] const std::string& label() const noexcept { return files_[0].label(); }
@@ -57,13 +59,13 @@ public:
         return made;
     }
 
-    // Errors: errc::missing_tensor, dtype; errc::unused_tensor where a factor of the tensor would have to be applied.
-    [[nodiscard]] result<tensor_view> find(const std::string& name) const {
+    // Errors: errc::missing_tensor, dtype.
+    [[nodiscard]] result<tensor_view> find(const std::string& name) {
         const auto found = find_in_file(name);
         return found ? result<tensor_view>(found->tensor) : found.failure();
     }
     // The place of a tensor (rows, width) in its file.
-    [[nodiscard]] result<table_location> table(const std::string& name) const {
+    [[nodiscard]] result<table_location> table(const std::string& name) {
         const auto found = find_in_file(name);
         if (!found) return found.failure();
         const tensor_view& t = found->tensor;
@@ -73,17 +75,26 @@ public:
             found->file->label(), found->file->offset_of(t), {t.shape[0], t.shape[1], t.type}};
     }
 
+    // Of all tensors whose names begin so, check_rest() looks for those that have not been found.
+    void own(std::string prefix) { used_.own(std::move(prefix)); }
+    // Errors: errc::unused_tensor for one that is left, there or beside a tensor that has been found.
+    [[nodiscard]] status check_rest() const {
+        for (const gguf_file& f : files_) {
+            for (const weights::entry& e : f.tensors().entries())
+                if (status s = used_.check(e.name); !s) return s;
+            for (const unread_tensor& t : f.unread())
+                if (status s = used_.check(t.name); !s) return s;
+        }
+        return {};
+    }
+
 private:
     struct found_tensor {
         const gguf_file* file;
         tensor_view tensor;
     };
-    [[nodiscard]] result<found_tensor> find_in_file(const std::string& name) const {
-        const std::string factor = name.substr(0, name.rfind('.')) + ".scale";
-        for (const gguf_file& f : files_)
-            if (f.tensors().find(factor) != nullptr)
-                return failure(errc::unused_tensor, factor,
-                               "is the factor of a quantised tensor, and is not read here");
+    [[nodiscard]] result<found_tensor> find_in_file(const std::string& name) {
+        used_.add(name);
         for (const gguf_file& f : files_) {
             if (const tensor_view* const t = f.tensors().find(name)) return found_tensor{&f, *t};
             for (const unread_tensor& t : f.unread())
@@ -95,6 +106,7 @@ private:
 
     const std::vector<gguf_file>& files_;
     std::string_view architecture_;
+    used_tensors used_;
 };
 
 }  // namespace io::detail

@@ -35,7 +35,7 @@ struct longcat_memory {
 
 namespace detail {
 
-inline result<longcat_memory> find_longcat_memory(const checkpoint_parts& from) {
+inline result<longcat_memory> find_longcat_memory(checkpoint_parts& from) {
     if (!from.type().starts_with("longcat"))
         return failure(errc::option, from.label(), "model_type of config.json is ",
                        tiffin::detail::in_quotes(from.type()), "; known is 'longcat_flash_ngram'");
@@ -53,8 +53,8 @@ inline result<longcat_memory> find_longcat_memory(const checkpoint_parts& from) 
     if (!end) return end.failure();
     made.end = static_cast<std::int32_t>(*end);
 
-    const std::string root = from.root_of("ngram_embeddings.embedders.0.weight"),
-                      at = root + "ngram_embeddings.";
+    const std::string root = from.root_of("ngram_embeddings."), at = root + "ngram_embeddings.";
+    from.own(at);
     const std::string own = at + "word_embeddings.weight";
     const auto words = from.find(from.has(own) ? own : root + "embed_tokens.weight");
     if (!words) return words.failure();
@@ -66,7 +66,7 @@ inline result<longcat_memory> find_longcat_memory(const checkpoint_parts& from) 
     for (std::size_t i = 0; i < made.hash.tables(); ++i) {
         const std::string name = at + "embedders." + std::to_string(i),
                           number = at + "post_projs." + std::to_string(i);
-        auto table = from.table(name);
+        auto table = from.table(name, made.hash.rows(i));
         if (!table) return table.failure();
         const table_shape rows = table->shape();
         if (static_cast<std::int64_t>(rows.rows) != made.hash.rows(i))
@@ -81,6 +81,7 @@ inline result<longcat_memory> find_longcat_memory(const checkpoint_parts& from) 
         projections.push_back(*one);
         columns += rows.width;
     }
+    if (status s = from.check_rest(); !s) return s.failure();
     // The projections side by side.
     const auto owned = std::make_shared<made_tensors>();
     std::vector<float>& all = owned->emplace_back(d * columns);

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <tiffin/error.hpp>
-#include <tiffin/io/checkpoint_parts.hpp>
 #include <tiffin/io/engram_adapter.hpp>
 #include <tiffin/io/gguf.hpp>
 #include <tiffin/io/json_file.hpp>
+#include <tiffin/io/text_config.hpp>
 
 #include <filesystem>
 #include <string>

@@ -67,7 +67,7 @@ inline result<ngram_memory> find_ngram_memory(const std::filesystem::path& path,
     auto opened = is_adapter ? detail::checkpoint_parts::open(path, detail::engram_adapter_file)
                              : detail::checkpoint_parts::open(path);
     if (!opened) return opened.failure();
-    const std::shared_ptr<const detail::checkpoint_parts> parts = *std::move(opened);
+    const std::shared_ptr<detail::checkpoint_parts> parts = *std::move(opened);
     return found(
         parts, is_adapter ? detail::engram_adapter_reader(*parts, how.layer, std::move(constants)).read()
                           : detail::checkpoint_memory_reader(*parts, how.layer, std::move(constants)).read());

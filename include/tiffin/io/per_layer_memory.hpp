@@ -45,9 +45,9 @@ struct per_layer_names {
 
 // `from`: gguf_tensors or checkpoint_parts.
 template <class Source>
-result<per_layer_memory> find_per_layer_memory(const Source& from, const per_layer_names& names,
-                                               std::size_t index, std::size_t layers, std::size_t width,
-                                               float eps, const table_location& table) {
+result<per_layer_memory> find_per_layer_memory(Source& from, const per_layer_names& names, std::size_t index,
+                                               std::size_t layers, std::size_t width, float eps,
+                                               const table_location& table) {
     per_layer_memory made;
     made.layers = layers;
     if (index >= layers)
@@ -89,10 +89,11 @@ result<per_layer_memory> find_per_layer_memory(const Source& from, const per_lay
         "'per_layer_projection_norm'), times_roots(memory_injection, width=1)), two=-1), multiply, "
         "memory_output(eps=" +
         e + "))";
+    if (status s = from.check_rest(); !s) return s.failure();
     return {std::move(made)};
 }
 
-inline result<per_layer_memory> find_per_layer_memory(const gguf_tensors& from, std::size_t index) {
+inline result<per_layer_memory> find_per_layer_memory(gguf_tensors& from, std::size_t index) {
     if (from.architecture() != "gemma3n" && from.architecture() != "gemma4")
         return failure(errc::option, from.label(), "general.architecture is ",
                        tiffin::detail::in_quotes(from.architecture()),
@@ -114,12 +115,13 @@ inline result<per_layer_memory> find_per_layer_memory(const gguf_tensors& from, 
                                 "per_layer_proj_norm.weight",
                                 "token_embd.weight",
                                 "per_layer_token_embd.weight"};
+    from.own("per_layer_");
     const auto table = from.table(names.table);
     if (!table) return table.failure();
     return find_per_layer_memory(from, names, index, *layers, *width, *eps, *table);
 }
 
-inline result<per_layer_memory> find_per_layer_memory(const checkpoint_parts& from, std::size_t index) {
+inline result<per_layer_memory> find_per_layer_memory(checkpoint_parts& from, std::size_t index) {
     const std::string& type = from.type();
     if (!type.starts_with("gemma3n") && !type.starts_with("gemma4"))
         return failure(errc::option, from.label(), "model_type of config.json is ",
@@ -134,7 +136,7 @@ inline result<per_layer_memory> find_per_layer_memory(const checkpoint_parts& fr
     if (!width) return width.failure();
     if (!eps) return eps.failure();
     if (*width == 0) return from.wrong("hidden_size_per_layer_input", "is 0: the model has none");
-    const std::string root = from.root_of("embed_tokens_per_layer.weight");
+    const std::string root = from.root_of("embed_tokens_per_layer.");
     const per_layer_names names{root + "layers." + std::to_string(index) + ".",
                                 "per_layer_input_gate.weight",
                                 "per_layer_projection.weight",
@@ -143,6 +145,8 @@ inline result<per_layer_memory> find_per_layer_memory(const checkpoint_parts& fr
                                 root + "per_layer_projection_norm.weight",
                                 root + "embed_tokens.weight",
                                 root + "embed_tokens_per_layer.weight"};
+    from.own(root + "per_layer_");
+    from.own(names.layer + "per_layer_");
     const auto table = from.table(root + "embed_tokens_per_layer");
     if (!table) return table.failure();
     if (table->shards.size() != 1 || table->scale || !table->scales.empty())
@@ -159,7 +163,8 @@ inline result<per_layer_memory> find_per_layer_memory(const checkpoint_parts& fr
 // Source: llama.cpp and Transformers, gemma3n and gemma4: p = (rms(W e / sqrt(d)) + sqrt(width) P[t]) / sqrt(2), e = sqrt(d) E[t].
 inline result<per_layer_memory> find_per_layer_memory(const std::vector<gguf_file>& files,
                                                       std::size_t layer) {
-    return detail::find_per_layer_memory(detail::gguf_tensors(files), layer);
+    detail::gguf_tensors from(files);
+    return detail::find_per_layer_memory(from, layer);
 }
 
 // Finds it in a model: a GGUF file, the first of a split model, or the folder of a checkpoint, or its config.json. What is
