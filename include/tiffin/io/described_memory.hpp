@@ -22,7 +22,8 @@ TIFFIN_BEGIN
 namespace io {
 
 // Rows by the last ids, added to the branches of a stream before a layer: Qwen's n-gram PLE, DeepSeek-V4.1's Engram, and
-// Engram's adapters. The rows of a token's heads side by side are e; memory_branches computes the rest.
+// Engram's adapters. The rows of a token's heads side by side are e; memory_branches computes the rest. At the positions of
+// an image or a video the ids are those of the model's placeholder, as its processor writes them, and are hashed as any.
 //
 //     const auto found = find_ngram_memory("model.gguf").or_throw();
 //     auto memory = memory_branches::prepare<signed_root_gate>(
@@ -40,11 +41,10 @@ struct ngram_memory {
     std::size_t dilation = 0;  // of the convolution; 0: there is none
     bool copysign = false;     // copysign_root_gate in place of signed_root_gate
     engram_hash hash;
-    std::int32_t end = ngram_history::none;    // ids before it are missing
-    std::int32_t image = ngram_history::none;  // the id at an image's positions, where the file tells it
-    memory_table table;                        // of all heads: (rows, width of a head)
-    weights tensors;                           // as memory_branches names them
-    std::shared_ptr<const void> keep;          // what they are views of
+    std::int32_t end = ngram_history::none;  // ids before it are missing
+    memory_table table;                      // of all heads: (rows, width of a head)
+    weights tensors;                         // as memory_branches names them
+    std::shared_ptr<const void> keep;        // what they are views of
 };
 
 namespace detail {

@@ -111,8 +111,6 @@ private:
                            " layers; one is read");
         made_.dilation = n;
         made_.end = made_.hash.pad = static_cast<std::int32_t>(end);
-        if (const auto image = from_.number("ple.image_token_id", 0))
-            made_.image = static_cast<std::int32_t>(*image);
         const std::size_t all = (n - 1) * heads;
         auto multipliers = part("ple.layer_multipliers", {}, 0, n),
              sizes = part("ple.head_vocab_sizes", {}, 0, all), offsets = part("ple.head_offsets", {}, 0, all);
