@@ -72,6 +72,10 @@ def floats(name, a) -> np.ndarray:
 
 def ids_of(a, tokens=None, name="token_ids") -> np.ndarray:
     """Ids as int32, `tokens` of them; None: any number."""
+    if type(a) is np.ndarray and a.dtype == np.int32 and a.ndim == 1 and tokens in (None, len(a)):
+        flags = a.flags
+        if flags.c_contiguous and flags.aligned:  # the usual case, without the texts of what could be wrong
+            return a
     given = a if type(a) is np.ndarray else array(name, a)
     if given.size == 0 and not isinstance(a, np.ndarray):
         given = given.astype(np.int32)  # numpy takes an empty list for floats

@@ -120,7 +120,8 @@ class Rows:
         group to the end; each row times its weight, if there are weights. An empty group's sum is 0."""
         ids = ids_of(ids, name="ids")
         begins = ids_of(first, name="first")
-        refuse(not begins.size or begins.min() >= 0, "first", f"reaches down to {begins.min(initial=0)}", "size")
+        if begins.size and begins.min() < 0:
+            refuse(False, "first", f"reaches down to {begins.min()}", "size")
         begins = begins.astype(np.uintp)
         if weights is not None:
             weights = floats("weights", weights)

@@ -79,10 +79,12 @@ private:
         aligned_buffer memory((shape_.width + registers) * sizeof(float));
         float* const widened = memory.as<float>();
         return visit_rows(*store_, ids, [&](std::size_t i, const std::byte* row) {
-            if (decode_ != nullptr)
-                decode_(row, 0, shape_.width, widened);
-            else if (is_f32())
+            if (is_f32() && reinterpret_cast<std::uintptr_t>(row) % alignof(float) == 0)
+                return use(i, reinterpret_cast<const float*>(row));  // where it lies
+            if (is_f32())
                 std::memcpy(widened, row, shape_.width * sizeof(float));
+            else if (decode_ != nullptr)
+                decode_(row, 0, shape_.width, widened);
             else
                 decode_row(shape_, row, widened);
             use(i, widened);
