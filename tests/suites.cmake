@@ -228,8 +228,9 @@ tiffin_suite(io/gguf TESTS io/gguf_header.hpp io/gguf_value.hpp)
 tiffin_suite(io/model TESTS io/weight_scales.hpp io/rwkv_model.hpp io/gguf_layers.hpp io/gguf_architectures.hpp io/gguf_model.hpp io/model_source.hpp io/checkpoint.hpp
                             io/checkpoint_config.hpp io/checkpoint_layers.hpp io/checkpoint_tensors.hpp
                             io/json_file.hpp io/quantised_parts.hpp io/used_tensors.hpp io/text_config.hpp io/described_layer.hpp)
+tiffin_suite(io/memory_table)
 # The readers have tests in Python: tests/io/run_memory_test.py, and clients_test.py where the models' packages are.
-tiffin_suite(io/ngram_memory TESTS io/engram_constants.hpp io/memory_table.hpp io/described_memory.hpp io/gguf_memory.hpp io/checkpoint_memory.hpp
+tiffin_suite(io/ngram_memory TESTS io/engram_constants.hpp io/described_memory.hpp io/gguf_memory.hpp io/checkpoint_memory.hpp
                                    io/checkpoint_parts.hpp io/engram_adapter.hpp io/longcat_memory.hpp io/per_layer_memory.hpp io/gguf_tensors.hpp
                                    io/model_architecture.hpp)
 tiffin_suite(io/side_file TESTS io/ngram_layer.hpp)

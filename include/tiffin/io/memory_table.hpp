@@ -38,16 +38,19 @@ struct memory_table {
 // Errors: those of Store::open, joined_rows and rows_with_scales. Cost: a copy of each row where there are shards or scales.
 //
 //     auto rows = memory_rows<mapped_file>::open(found.table).or_throw();
+//     auto around = memory_rows<direct_file<>>::open(found.table, file_cache::passed_by).or_throw();
 template <class Store>
 class memory_rows {
 public:
-    static result<memory_rows> open(const memory_table& table) {
+    // `how`: what Store::open takes beside the location, for all of them.
+    template <class... How>
+    static result<memory_rows> open(const memory_table& table, const How&... how) {
         memory_rows made;
-        const auto codes = made.join(table.shards);
+        const auto codes = made.join(table.shards, how...);
         if (!codes) return codes.failure();
         made.rows_ = *codes;
         if (!table.scales.empty()) {
-            const auto scales = made.join(table.scales);
+            const auto scales = made.join(table.scales, how...);
             if (!scales) return scales.failure();
             if (status s = made.scale(rows_with_scales::of(*codes, *scales)); !s) return s.failure();
         } else if (table.scale) {
@@ -61,10 +64,11 @@ public:
     [[nodiscard]] std::uint64_t version() const { return rows_.version(); }
 
 private:
-    result<row_store_ref> join(const std::vector<table_location>& parts) {
+    template <class... How>
+    result<row_store_ref> join(const std::vector<table_location>& parts, const How&... how) {
         std::vector<row_store_ref> opened;
         for (const table_location& part : parts) {
-            auto store = Store::open(part);
+            auto store = Store::open(part, how...);
             if (!store) return store.failure();
             stores_.push_back(std::make_unique<Store>(*std::move(store)));
             opened.emplace_back(*stores_.back());
