@@ -9,10 +9,13 @@
 #include <tiffin/io/safetensors.hpp>
 #include <tiffin/io/safetensors_writer.hpp>
 #include <tiffin/runtime/memory_branches.hpp>
+#include <tiffin/table/cached_rows.hpp>
+#include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/mapped_file.hpp>
 #include <tiffin/table/ngram_addresses.hpp>
 #include <tiffin/table/ngram_rows.hpp>
 #include <tiffin/table/prefetched_rows.hpp>
+#include <tiffin/table/row_store.hpp>
 #include <tiffin/tiffin.hpp>
 
 #include <CLI/CLI.hpp>
@@ -24,9 +27,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -38,13 +43,47 @@ using tiffin::status;
 
 struct arguments {
     std::string model, input, output, constants;
-    std::string backend = "simd";
+    std::string backend = "simd", table = "mapped";
     std::int64_t batch = 0;
     std::optional<std::size_t> layer;
 
     [[nodiscard]] std::size_t tokens_per_call(std::size_t tokens) const noexcept {
         return batch > 0 ? static_cast<std::size_t>(batch) : std::max<std::size_t>(tokens, 1);
     }
+};
+
+// The rows of a table, read as --table says.
+class table_rows {
+public:
+    static result<table_rows> open(const arguments& args, const tiffin::io::memory_table& table) {
+        using mapped = tiffin::io::memory_rows<tiffin::mapped_file>;
+        using direct = tiffin::io::memory_rows<tiffin::direct_file<>>;
+        table_rows made;
+        if (args.table == "mapped") {
+            auto file = mapped::open(table);
+            if (!file) return file.failure();
+            made.keep(std::make_shared<const mapped>(*std::move(file)));
+            return {std::move(made)};
+        }
+        auto file = direct::open(table, tiffin::file_cache::passed_by);
+        if (!file) return file.failure();
+        const auto rows = std::make_shared<const direct>(*std::move(file));
+        made.keep(rows);
+        if (args.table == "cached")
+            made.keep(std::make_shared<const tiffin::cached_rows<direct>>(
+                *rows, tiffin::cache_limit{.bytes = std::size_t{64} << 20}));
+        return {std::move(made)};
+    }
+    [[nodiscard]] const tiffin::row_store_ref& store() const noexcept { return store_; }
+
+private:
+    template <class Store>
+    void keep(const std::shared_ptr<const Store>& store) {
+        store_ = tiffin::row_store_ref(*store);
+        kept_.push_back(store);
+    }
+    std::vector<std::shared_ptr<const void>> kept_;
+    tiffin::row_store_ref store_;  // the last of them
 };
 
 // The given tokens: their ids, the streams before the memory, and the sequences that they are of.
@@ -148,11 +187,11 @@ status run_ngrams(const arguments& args, const tiffin::io::ngram_memory& found,
         found.tensors, found.branches, backend,
         {.eps = found.eps, .convolution_eps = found.convolution_eps, .dilation = found.dilation});
     if (!memory) return of_model(memory.failure());
-    const auto table = tiffin::io::memory_rows<tiffin::mapped_file>::open(found.table);
+    const auto table = table_rows::open(args, found.table);
     if (!table) return table.failure();
     const auto address = tiffin::ngram_addresses<tiffin::engram_hash>::of(found.hash, found.end);
     if (!address) return of_model(address.failure());
-    auto rows = tiffin::ngram_rows::of(std::vector<tiffin::ngram_table>(address->tables(), {*table}));
+    auto rows = tiffin::ngram_rows::of(std::vector<tiffin::ngram_table>(address->tables(), {table->store()}));
     if (!rows) return of_model(rows.failure());
     const std::size_t d = memory->width(), width = found.branches * d,
                       given_width = found.one_stream ? d : width;
@@ -194,14 +233,14 @@ status run_longcat(const arguments& args, const tiffin::io::longcat_memory& foun
     if (!block) return block.failure();
     auto layer = tiffin::try_prepare(*block, found.tensors, backend);
     if (!layer) return of_model(layer.failure());
-    std::vector<tiffin::io::memory_rows<tiffin::mapped_file>> stores;
+    std::vector<table_rows> stores;
     for (const tiffin::io::memory_table& table : found.tables) {
-        auto opened = tiffin::io::memory_rows<tiffin::mapped_file>::open(table);
+        auto opened = table_rows::open(args, table);
         if (!opened) return opened.failure();
         stores.push_back(*std::move(opened));
     }
     std::vector<tiffin::ngram_table> tables;
-    for (const auto& store : stores) tables.push_back({store});
+    for (const table_rows& rows : stores) tables.push_back({rows.store()});
     const auto address = tiffin::ngram_addresses<tiffin::longcat_hash>::of(found.hash, found.end);
     if (!address) return of_model(address.failure());
     auto rows = tiffin::ngram_rows::of(std::move(tables));
@@ -231,11 +270,11 @@ status run_per_layer(const arguments& args, const tiffin::io::per_layer_memory& 
     if (!block) return block.failure();
     auto layer = tiffin::try_prepare(*block, found.tensors, backend);
     if (!layer) return failure(layer.failure().code, args.model, layer.failure().message());
-    const auto table = tiffin::mapped_file::open(found.table);
+    const auto table = table_rows::open(args, {{found.table}, {}, {}});
     if (!table) return table.failure();
     auto given = read_tokens(input.tensors(), found.table.shape.rows, layer->d_model(), false);
     if (!given) return failure(given.failure().code, input.label(), given.failure().message());
-    tiffin::prefetched_rows rows(*table);
+    tiffin::prefetched_rows rows(table->store());
     const std::size_t tokens = given->ids.size(), batch = args.tokens_per_call(tokens),
                       width = layer->d_model();
     for (std::size_t first = 0; first < tokens; first += batch) {
@@ -331,7 +370,7 @@ int main(int argc, char** argv) {
     app.add_option("MODEL", args.model,
                    "GGUF file, the first of a split model, or the folder of a checkpoint or of an adapter; "
                    "its table is\n"
-                   "read in place")
+                   "read in place, as --table says")
         ->required();
     app.add_option(
            "INPUT", args.input,
@@ -343,7 +382,8 @@ int main(int argc, char** argv) {
     app.add_option("OUTPUT", args.output,
                    "Safetensors file to write: y F32, and rows I64 (heads, T) but of gemma")
         ->required();
-    app.add_option("--layer", args.layer, "Layer, from 0 on (default: the first that has a memory)");
+    app.add_option("--layer", args.layer, "Layer, from 0 on (default: the first that has a memory)")
+        ->check(in_range(layer_numbers));
     app.add_option(
            "--constants", args.constants,
            "Safetensors file of what the model lacks: token_map, multipliers, primes, offsets, pad_id")
@@ -351,8 +391,17 @@ int main(int argc, char** argv) {
     app.add_option("--backend", args.backend, "reference (double) or simd")
         ->check(CLI::IsMember({"reference", "simd"}))
         ->capture_default_str();
+    app.add_option("--table", args.table,
+                   "How the table's rows are read: mapped (the file mapped into memory, its pages kept by "
+                   "the system), "
+                   "direct\n"
+                   "(by reads around the system's page cache), or cached (the same, up to 64 MiB of each "
+                   "table's rows "
+                   "kept)")
+        ->check(CLI::IsMember({"mapped", "direct", "cached"}))
+        ->capture_default_str();
     app.add_option("--batch", args.batch,
                    "Tokens per call, the past kept from call to call (default: all in one)")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+        ->check(in_range<std::int64_t>(1, std::int64_t{1} << 40));
     return run_command_line(app, "run_memory", argc, argv, [&] { return run(args); });
 }
