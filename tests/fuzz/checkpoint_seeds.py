@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what checkpoint_fuzz begins with: one small model of each kind, a configuration, a zero byte and a safetensors file.
+"""Writes what checkpoint_fuzz begins with, small models of each kind: a configuration, an index of shards or nothing, each before a zero
+byte, and safetensors files: the model or its first shard, the second shard, constants.
 
     checkpoint_seeds.py FOLDER
 """
@@ -9,10 +10,19 @@ import struct
 import sys
 from pathlib import Path
 
+MARK = b"=next file="
 SIZE = {"F32": 4, "I64": 8, "F8_E4M3": 1, "F8_E8M0": 1}
 
 
-def seed(config, tensors):
+def seed(config, tensors, second=None, constants=None):
+    """With `second`, tensors of a second shard, there is an index."""
+    files = {"model.safetensors": tensors, "second.safetensors": second or {}}
+    index = {"weight_map": {name: file for file, of_file in files.items() for name in of_file}}
+    parts = [file_of(tensors), *([file_of(second)] if second else [b""] if constants else []), *([file_of(constants)] if constants else [])]
+    return json.dumps(config).encode() + b"\0" + (json.dumps(index).encode() if second else b"") + b"\0" + MARK.join(parts)
+
+
+def file_of(tensors):
     header, data = {}, b""
     for name, (kind, shape, *values) in tensors.items():
         count = 1
@@ -22,7 +32,7 @@ def seed(config, tensors):
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
-    return json.dumps(config).encode() + b"\0" + struct.pack("<Q", len(text)) + text + data
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def main(folder):
@@ -44,16 +54,23 @@ def main(folder):
     rwkv = {"emb.weight": (f, [3, 2]), "blocks.0.ln0.weight": (f, [2]), "blocks.0.ln0.bias": (f, [2]), "blocks.0.ffn.key.weight": (f, [4, 2]),
             "blocks.0.ffn.value.weight": (f, [2, 4]), "blocks.0.ffn.s_emb.weight": (f, [3, 4]), "blocks.0.ffn.s_emb_x.weight": (f, [4, 2]),
             "blocks.0.ffn.s0": (f, [1, 1, 4]), "blocks.0.ffn.s1": (f, [2, 2]), "blocks.0.ffn.s2": (f, [2, 4])}
-    for name, config, tensors in (
-            ("qwen", {"model_type": "qwen4_exp_text", "vocab_size": 9, "hc_count": 2, "ngram_size": 2, "heads_per_ngram": 1, "ple_layer_ids": [1], "eos_token_id": 1}, qwen),
-            ("deepseek", {"model_type": "deepseek_v41", "vocab_size": 0, "hc_mult": 1, "engram_max_ngram_size": 2, "engram_n_heads": 1, "engram_vocab_size": 7,
-                          "engram_layer_ids": [0], "engram_pad_token_id": 0, "engram_compressed_vocab_size": 9}, deepseek),
+    qwen_config = {"model_type": "qwen4_exp_text", "vocab_size": 9, "hc_count": 2, "ngram_size": 2, "heads_per_ngram": 1, "ple_layer_ids": [1], "eos_token_id": 1}
+    in_second = {name: tensor for name, tensor in qwen.items() if "shard_1" in name or "scale" in name or "conv" in name}
+    in_first = {name: tensor for name, tensor in qwen.items() if name not in in_second}
+    for name, config, tensors, *more in (
+            ("qwen", qwen_config, qwen), ("qwen_shards", qwen_config, in_first, in_second),
+            ("deepseek", {"model_type": "deepseek_v41", "vocab_size": 9, "hc_mult": 1, "engram_max_ngram_size": 2, "engram_n_heads": 1, "engram_vocab_size": 7,
+                          "engram_layer_ids": [0], "engram_pad_token_id": 0, "engram_compressed_vocab_size": 9}, deepseek, None,
+             {"token_map": ("I64", [9], range(9))}),
+            ("constants", {"model_type": "deepseek_v41", "vocab_size": 9, "hc_mult": 1, "engram_max_ngram_size": 2, "engram_n_heads": 1, "engram_layer_ids": [0]}, deepseek, None,
+             {"token_map": ("I64", [9], range(9)), "multipliers": ("I64", [2], [5, 7]), "primes": ("I64", [1], [7]), "offsets": ("I64", [1], [1]),
+              "pad_id": ("I64", [1], [2])}),
             ("adapter", {"target_layers": [0], "ngram_sizes": [2], "hc_mult": 1, "n_head_per_ngram": 1, "compressed_vocab_size": 9, "pad_id": 1,
                          "enable_tokenizer_compression": False}, adapter),
             ("gemma", {"text_config": {"model_type": "gemma3n_text", "num_hidden_layers": 2, "hidden_size_per_layer_input": 2}}, gemma),
             ("longcat", {"model_type": "longcat_flash_ngram", "vocab_size": 3, "ngram_vocab_size_ratio": 1, "emb_neighbor_num": 2, "emb_split_num": 1, "eos_token_id": 1}, longcat),
             ("rwkv", {}, rwkv)):
-        (Path(folder) / name).write_bytes(seed(config, tensors))
+        (Path(folder) / name).write_bytes(seed(config, tensors, *more))
 
 
 if __name__ == "__main__":
