@@ -1,10 +1,12 @@
 // The rows that a prompt reads from a cold n-gram table in a file, beside a plain loop of io_uring over the same rows.
 //
-//     prompt_rows FOLDER TEXT [GIB] [TOKENS] [ROUNDS]           defaults: 4 2048 15
+//     prompt_rows FOLDER TEXT [GIB] [TOKENS] [ROUNDS] [FILE]           defaults: 4 2048 15 plain
 //
-// The table is as Qwen's: 16 heads, rows of 160 BF16 values, filled with numbers, in one file of GIB. TEXT is split into
-// words, whose ids are hashed. "wait": addresses, reads and widening, nothing computed meanwhile. Each way reads the whole
+// The table is as Qwen's: 16 heads, rows of 160 BF16 values, in one file of GIB. FILE: `plain`, the table alone, filled with
+// numbers; `gguf`, the same inside a GGUF file, behind its header; `sparse`, a GGUF file whose table is a hole, for which no disk
+// is asked, so that what is left is what the reads cost besides. TEXT is split into words, whose ids are hashed. "wait": addresses, reads and widening, nothing computed meanwhile. Each way reads the whole
 // prompt at once, in turns with the plain loop; the file's pages are given up before each (fsync, POSIX_FADV_DONTNEED).
+#include <tiffin/io/gguf.hpp>
 #include <tiffin/io/reading_ring.hpp>
 #include <tiffin/table/direct_file.hpp>
 #include <tiffin/table/distinct_ids.hpp>
@@ -13,6 +15,7 @@
 #include <tiffin/table/ngram_rows.hpp>
 
 #include "../examples/support/vocabulary.hpp"
+#include "../tests/support/gguf_bytes.hpp"
 #include "cold_file.hpp"
 #include "small_program.hpp"
 
@@ -66,15 +69,33 @@ tiffin::engram_hash hash_of(std::size_t ids, std::size_t rows) {
     return made;
 }
 
-void write_table(const std::filesystem::path& path, std::size_t bytes) {
+// Returns where the table lies.
+tiffin::table_location write_table(const std::filesystem::path& path, std::size_t rows,
+                                   const std::string& kind) {
+    const tiffin::table_shape shape{rows, width, tiffin::dtype::bf16};
+    const std::size_t bytes = rows * shape.row_bytes();
     std::ofstream file(path, std::ios::binary);
+    std::uint64_t before = 0;
+    if (kind != "plain") {
+        const char* const name = "per_layer_token_embd.weight";
+        const std::vector<std::byte> header = tiffin_test::gguf_bytes()
+                                                  .text("general.architecture", "qwen4exp")
+                                                  .tensor(name, {width, rows}, 30, nullptr, 0)
+                                                  .bytes();
+        before = header.size();
+        file.write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(before));
+    }
     std::vector<std::uint16_t> some(std::size_t{4} << 20);
     std::mt19937 random(1);
     for (std::uint16_t& one : some)
         one = static_cast<std::uint16_t>(0x3E00u + random() % 512);  // 0.125 to 0.5
-    for (std::size_t done = 0; done < bytes && file; done += some.size() * 2)
+    for (std::size_t done = 0; kind != "sparse" && done < bytes && file; done += some.size() * 2)
         file.write(reinterpret_cast<const char*>(some.data()), static_cast<std::streamsize>(some.size() * 2));
-    if (!file) throw std::runtime_error("the table cannot be written to " + path.string());
+    if (!file.flush()) throw std::runtime_error("the table cannot be written to " + path.string());
+    std::filesystem::resize_file(path, before + bytes);
+    if (kind == "plain") return {path, 0, shape};
+    const auto read = tiffin::io::gguf_file::open(path).or_throw();
+    return {path, read.offset_of(read.tensors().entries()[0].tensor), shape};
 }
 
 // The bare reads: 64 at a time, the disk blocks of each row around the cache, nothing copied. Returns the bytes of rows.
@@ -95,11 +116,12 @@ public:
     plain_ring(const plain_ring&) = delete;
     plain_ring& operator=(const plain_ring&) = delete;
 
-    void read(const ids_type& rows, std::size_t bytes) {
+    void read(const ids_type& rows, const tiffin::table_location& table) {
+        const std::size_t bytes = table.shape.row_bytes();
         std::size_t begun = 0, done = 0;
         while (done < rows.size()) {
             while (begun < rows.size() && !free_.empty()) {
-                const std::uint64_t at = static_cast<std::uint64_t>(rows[begun++]) * bytes, skip = at % block;
+                const std::uint64_t at = table.row(rows[begun++]), skip = at % block;
                 const unsigned place = free_.back();
                 free_.pop_back();
                 io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
@@ -128,15 +150,16 @@ private:
 };
 
 int run(const std::filesystem::path& folder, const std::string& text, std::size_t gib, std::size_t tokens,
-        std::size_t rounds) {
+        std::size_t rounds, const std::string& kind) {
+    if (kind != "plain" && kind != "gguf" && kind != "sparse")
+        throw std::runtime_error("FILE is '" + kind + "'; it is plain, gguf or sparse");
     std::ifstream given(text, std::ios::binary);
     const std::string all{std::istreambuf_iterator<char>(given), {}};
     const std::vector<std::int32_t> encoded = vocabulary(all, 32768).encode(all);
     if (encoded.size() < tokens * rounds) throw std::runtime_error(text + " has too few words");
     const std::filesystem::path path = folder / "prompt_rows.table";
     const std::size_t bytes = width * 2, rows = (gib << 30) / bytes;
-    write_table(path, rows * bytes);
-    const tiffin::table_location table{path, 0, {rows, width, tiffin::dtype::bf16}};
+    const tiffin::table_location table = write_table(path, rows, kind);
     const auto address =
         tiffin::ngram_addresses<tiffin::engram_hash>::of(hash_of(32768 + 256, rows)).or_throw();
 
@@ -171,8 +194,8 @@ int run(const std::filesystem::path& folder, const std::string& text, std::size_
         {"mapped_file", wait([&] {
              return std::make_shared<tiffin::mapped_file>(tiffin::mapped_file::open(table).or_throw());
          })}};
-    std::printf("%zu GiB, %zu rows of %zu bytes; %zu tokens, %zu rows each\n", gib, rows, bytes, tokens,
-                heads);
+    std::printf("%zu GiB (%s), %zu rows of %zu bytes from byte %zu on; %zu tokens, %zu rows each\n", gib,
+                kind.c_str(), rows, bytes, static_cast<std::size_t>(table.offset), tokens, heads);
     for (const auto& [name, how] : ways) {
         std::vector<double> ratios, milliseconds, distinct_rows;
         for (std::size_t round = 0; round < rounds; ++round) {
@@ -195,7 +218,7 @@ int run(const std::filesystem::path& folder, const std::string& text, std::size_
                 plain_ring ring(path);
                 give_up_pages(path);
                 const auto start = clock_type::now();
-                ring.read(distinct, bytes);
+                ring.read(distinct, table);
                 return seconds_since(start);
             };
             how(ids, addresses);  // the addresses, for both
@@ -219,7 +242,8 @@ int run(const std::filesystem::path& folder, const std::string& text, std::size_
 
 int main(int argc, char** argv) {
     return tiffin_bench::run_program("prompt_rows", argc, argv, [&](const auto& number) {
-        if (argc < 3) throw std::runtime_error("takes FOLDER TEXT [GIB] [TOKENS] [ROUNDS]");
-        return run(argv[1], argv[2], number(3, 4), number(4, 2048), number(5, 15));
+        if (argc < 3) throw std::runtime_error("takes FOLDER TEXT [GIB] [TOKENS] [ROUNDS] [FILE]");
+        return run(argv[1], argv[2], number(3, 4), number(4, 2048), number(5, 15),
+                   argc > 6 ? argv[6] : "plain");
     });
 }
