@@ -34,7 +34,7 @@ tensor_view view_of(const std::vector<float>& of, std::size_t rows, std::size_t 
 // Rows in memory, which counts those that are asked for and may be told to fail.
 struct counted {
     tensor_view table;
-    mutable std::atomic<std::size_t> read = 0;
+    mutable std::atomic<std::size_t> read = 0, calls = 0;
     std::atomic<bool> fails = false;
     std::atomic<std::uint64_t> changes = 0;
 
@@ -44,6 +44,7 @@ struct counted {
     status read_rows(std::span<const std::int32_t> ids, std::byte* to) const {
         if (fails) return failure(errc::file, "store", "is gone");
         const status done = in_memory::view(table)->read(ids, to);
+        ++calls;
         read += ids.size();
         return done;
     }
@@ -96,6 +97,31 @@ TEST_CASE("ngram_rows: what the addresses of Engram say, side by side") {
     // Equal rows of a table are read once: at most as many as it has.
     CHECK(joint.read <= 3 * 12);
     CHECK(alone.read <= 3 * 11);
+    // A store is read once per call, whatever tables it holds.
+    CHECK(joint.calls == 3);
+    CHECK(alone.calls == 3);
+}
+
+TEST_CASE("ngram_rows: tables of two stores in turns, and one row in two tables") {
+    const std::vector<float> a = numbers(9 * 3, 3), b = numbers(8 * 2, 5);
+    const counted of_a(view_of(a, 9, 3)), of_b(view_of(b, 8, 2));
+    const counted_store first{&of_a}, second{&of_b};
+    auto memory = ngram_rows::of({{first}, {second, 4}, {first, 2, 3}, {second}}).or_throw();
+    REQUIRE(memory.width() == 10);
+    for (const bool ahead : {false, true}) {
+        const std::vector<std::int32_t> rows{3, 8, 0, 3, 1, 0, 7, 4};  // two tokens
+        if (ahead) memory.prefetch(rows).or_throw();
+        const matrix_view<const float> e = memory.gather(rows).or_throw();
+        const std::size_t of_first[2][2]{{3, 3}, {8, 2}}, of_second[2][2]{{4, 7}, {7, 4}};
+        for (std::size_t t = 0; t < 2; ++t)
+            for (std::size_t j = 0; j < 10; ++j) {
+                const std::size_t in = j % 5, n = j / 5;
+                CHECK(e.row(t)[j] == (in < 3 ? a[of_first[t][n] * 3 + in] : b[of_second[t][n] * 2 + in - 3]));
+            }
+    }
+    CHECK(of_a.calls == 2);
+    CHECK(of_a.read == 2 * 3);  // row 3 of both tables once
+    CHECK(of_b.read == 2 * 2);
 }
 
 TEST_CASE("ngram_rows: a prefetch is advice, and a store that changes is read again") {

@@ -28,8 +28,9 @@ struct ngram_table {
 // e[t] = [T_0[r_0t], T_1[r_1t], ...] for the row ids r (tables, T) of ngram_addresses.
 // Numerics: rows widened to f32, which is exact.
 // Errors: errc::size, token_id; of gather(), those of the stores and of background_reads.
-// Threads: one call at a time; the stores are read on a background thread. Cost: the rows of a call in memory twice, as
-//   stored (equal rows of a table once) and in f32; a call of no more tokens than ever before allocates nothing.
+// Threads: one call at a time; the stores are read on a background thread. Cost: one read per store, of the rows of all its
+//   tables; the rows of a call in memory twice, as stored (equal rows of a store once) and in f32; a call of no more tokens
+//   than ever before allocates nothing.
 // Source: Engram, LongCat; docs/tables.md#rows-by-the-last-ids.
 //
 //     auto memory = ngram_rows::of({{table_2a}, {table_2b}, {table_3a}, {table_3b}}).or_throw();
@@ -72,32 +73,42 @@ public:
         begun_ = false;
         const std::size_t tokens = rows.size() / tables();
         joined_.resize(tokens * width_);
-        std::size_t column = 0;
-        for (std::size_t i = 0; i < tables(); ++i) {
-            const row_store_ref& store = tables_[i].store;
+        for (std::size_t i = 0; i < calls_.size(); ++i) {
+            call& c = calls_[i];
             status read = reads_->wait(i);
-            if (std::exchange(calls_[i].version, store.version()) != store.version())
-                static_cast<void>(read = reads_->read(i, store, calls_[i].distinct.ids()));
+            if (std::exchange(c.version, c.store.version()) != c.store.version())
+                static_cast<void>(read = reads_->read(i, c.store, c.distinct.ids()));
             if (!read) return read.failure();
-            const gathered_rows of_call = reads_->rows(i, calls_[i].distinct.index());
-            for (std::size_t t = 0; t < tokens; ++t) of_call.read(t, joined_.data() + t * width_ + column);
-            column += of_call.width;
+            for (std::size_t n = 0; n < c.tables.size(); ++n) {
+                const gathered_rows of_table =
+                    reads_->rows(i, c.distinct.index().subspan(n * tokens, tokens));
+                float* const to = joined_.data() + columns_[c.tables[n]];
+                for (std::size_t t = 0; t < tokens; ++t) of_table.read(t, to + t * width_);
+            }
         }
         return matrix_view<const float>(joined_.data(), tokens, width_);
     }
 
 private:
+    // The rows of a store, of all its tables at once: the more rows a disk is asked for at a time, the sooner the last is there.
     struct call {
+        row_store_ref store;
+        std::vector<std::size_t> tables;  // by number
         std::uint64_t version = 0;
-        std::vector<std::int32_t> rows;  // ids in the store
+        std::vector<std::int32_t> rows;  // ids in the store, table by table
         distinct_ids distinct;
     };
 
-    explicit ngram_rows(std::vector<ngram_table> tables)
-        : tables_(std::move(tables)),
-          calls_(tables_.size()),
-          reads_(std::make_unique<background_reads>(tables_.size())) {
-        for (const ngram_table& one : tables_) width_ += one.store.shape().width;
+    explicit ngram_rows(std::vector<ngram_table> tables) : tables_(std::move(tables)) {
+        for (std::size_t i = 0; i < tables_.size(); ++i) {
+            const row_store_ref& store = tables_[i].store;
+            columns_.push_back(width_);
+            width_ += store.shape().width;
+            auto same = std::ranges::find(calls_, store, &call::store);
+            if (same == calls_.end()) same = calls_.insert(same, {store, {}, 0, {}, {}});
+            same->tables.push_back(i);
+        }
+        reads_ = std::make_unique<background_reads>(calls_.size());
     }
     [[nodiscard]] status check(std::span<const std::int32_t> rows) const {
         if (status s = reads_->usable(); !s) return s;
@@ -113,21 +124,23 @@ private:
     void begin(std::span<const std::int32_t> rows) {
         const std::size_t tokens = rows.size() / tables();
         given_.assign(rows.begin(), rows.end());
-        for (std::size_t i = 0; i < tables(); ++i) {
+        for (std::size_t i = 0; i < calls_.size(); ++i) {
             static_cast<void>(reads_->wait(i));
             call& c = calls_[i];
             c.rows.clear();
-            for (const std::int32_t row : rows.subspan(i * tokens, tokens))
-                c.rows.push_back(row + static_cast<std::int32_t>(tables_[i].first));
+            for (const std::size_t table : c.tables)
+                for (const std::int32_t row : rows.subspan(table * tokens, tokens))
+                    c.rows.push_back(row + static_cast<std::int32_t>(tables_[table].first));
             c.distinct.assign(c.rows);
-            c.version = tables_[i].store.version();
-            reads_->start(i, tables_[i].store, c.distinct.ids());
+            c.version = c.store.version();
+            reads_->start(i, c.store, c.distinct.ids());
         }
         begun_ = true;
     }
 
     std::vector<ngram_table> tables_;
-    std::vector<call> calls_;
+    std::vector<std::size_t> columns_;  // of e, at which a table's begin
+    std::vector<call> calls_;           // one per store
     std::vector<std::int32_t> given_;
     std::vector<float> joined_;
     std::size_t width_ = 0;

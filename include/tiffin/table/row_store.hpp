@@ -135,6 +135,10 @@ public:
         return visit_(store_, ids, use);
     }
     [[nodiscard]] std::uint64_t version() const { return version_(store_); }
+    // Whether both refer to one store. Of two at one address, as a member may be, the types differ.
+    friend bool operator==(const row_store_ref& a, const row_store_ref& b) noexcept {
+        return a.store_ == b.store_ && a.read_ == b.read_;
+    }
 
 private:
     const void* store_ = nullptr;
