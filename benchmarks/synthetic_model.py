@@ -2,6 +2,7 @@
 """A GGUF of a Llama-like model of any width with random weights, F32, to quantize and to measure.
 
     benchmarks/synthetic_model.py --d-model 1024 --d-ff 4096 TOKENIZER.gguf OUT.gguf
+    benchmarks/synthetic_model.py --d-model 1024 --d-ff 512 --experts 32 --chosen 8 TOKENIZER.gguf OUT.gguf
 
 The tokenizer is that of TOKENIZER.gguf. Its text is noise: speed and memory can be measured on it, perplexity cannot.
 """
@@ -24,6 +25,8 @@ def main():
     parse.add_argument("--d-ff", type=int, default=4096)
     parse.add_argument("--layers", type=int, default=8)
     parse.add_argument("--head", type=int, default=64, help="numbers per attention head")
+    parse.add_argument("--experts", type=int, default=0, help="per layer, each of --d-ff; 0: no mixture")
+    parse.add_argument("--chosen", type=int, default=2, help="experts per token")
     args = parse.parse_args()
     d, f, heads = args.d_model, args.d_ff, args.d_model // args.head
     if d % args.head:
@@ -37,12 +40,16 @@ def main():
                    ("rope.dimension_count", args.head), ("rope.freq_base", 10000.0),
                    ("attention.layer_norm_rms_epsilon", 1e-5), ("vocab_size", vocabulary)):
         metadata[f"llama.{key}"] = v
+    if args.experts:
+        if not 1 <= args.chosen <= args.experts:
+            sys.exit(f"--chosen {args.chosen} is none of 1 to --experts {args.experts}")
+        metadata.update({"llama.expert_count": args.experts, "llama.expert_used_count": args.chosen})
 
     rng, tensors = np.random.default_rng(1), {}
 
     def add(name, *shape):
         numbers = np.ones(shape, np.float32)
-        if len(shape) == 2:
+        if len(shape) > 1:
             numbers = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
         tensors[name] = (numbers.tobytes(), "F32", shape)
 
@@ -53,8 +60,10 @@ def main():
             add(f"blk.{i}.{name}.weight", d)
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
             add(f"blk.{i}.{name}.weight", d, d)
+        if args.experts:
+            add(f"blk.{i}.ffn_gate_inp.weight", args.experts, d)
         for name, shape in (("ffn_gate", (f, d)), ("ffn_up", (f, d)), ("ffn_down", (d, f))):
-            add(f"blk.{i}.{name}.weight", *shape)
+            add(f"blk.{i}.{name}{'_exps' if args.experts else ''}.weight", *([args.experts] if args.experts else []), *shape)
     args.to.write_bytes(file_of(metadata, tensors))
 
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -110,6 +111,13 @@ struct rotation {
                     b = was * s + b * c;
                 }
     }
+};
+
+// Of all layers with these angles.
+struct shared_rotation {
+    attention_options options;
+    row_vector factors;
+    std::optional<rotation> now{};
 };
 
 // Keys and values of a layer, (positions, kv_heads * head).

@@ -1,4 +1,4 @@
-// What tokenizers call single bytes.
+// What tokenizers call single bytes, and how SentencePiece shows spaces.
 #pragma once
 
 #include <array>
@@ -26,4 +26,21 @@ inline std::array<char32_t, 256> byte_letters() {
         letters[byte] = printable ? static_cast<char32_t>(byte) : next++;
     }
     return letters;
+}
+
+// U+2581 in the place of each space, and back.
+inline constexpr std::string_view shown_space = "\xE2\x96\x81";
+inline std::string with_shown_spaces(std::string_view text) {
+    std::string made;
+    for (const char c : text) c == ' ' ? made.append(shown_space) : made.append(1, c);
+    return made;
+}
+inline std::string with_spaces(std::string_view text) {
+    std::string made;
+    for (std::size_t at = 0; at < text.size();) {
+        const bool space = text.substr(at).starts_with(shown_space);
+        made.push_back(space ? ' ' : text[at]);
+        at += space ? shown_space.size() : 1;
+    }
+    return made;
 }

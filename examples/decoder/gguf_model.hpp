@@ -93,7 +93,7 @@ public:
             if (l.ffn.rows) l.ffn.rows->begin();
         if (positions_ == positions) return;
         positions_ = positions;
-        for (turned& t : rotations_) t.now.emplace(t.options, t.factors, positions);
+        for (shared_rotation& t : rotations_) t.now.emplace(t.options, t.factors, positions);
         for (std::size_t i = 0; i < layers_.size(); ++i) {
             const attention_options& o = layers_[i].attend.options();
             if (o.keys_of != i) continue;
@@ -152,13 +152,6 @@ private:
         float scale = 1;           // of the stream behind it
         std::size_t rotation = 0;  // of rotations_
     };
-    // Layers of the same angles share them.
-    struct turned {
-        attention_options options;
-        row_vector factors;
-        std::optional<rotation> now{};
-    };
-
     // Factors of frequencies are those of layers that see all.
     void read_rotations(model_file& file) {
         for (layer& l : layers_) {
@@ -246,7 +239,7 @@ private:
     row_vector output_norm_, head_bias_;
     row_matrix head_;
     std::vector<layer> layers_;
-    std::vector<turned> rotations_;
+    std::vector<shared_rotation> rotations_;
     std::optional<alternating_streams> streams_;
     tiffin::workspace workspace_;
 };

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -106,12 +105,7 @@ public:
         if (sentence_piece_) {
             for (int byte = 0; kinds_[i] == single_byte && byte < 256; ++byte)
                 if (text == byte_name(byte)) return std::string(1, static_cast<char>(byte));
-            for (std::size_t at = 0; at < text.size();) {
-                const bool space = text.substr(at).starts_with(shown_space);
-                made.push_back(space ? ' ' : text[at]);
-                at += space ? shown_space.size() : 1;
-            }
-            return made;
+            return with_spaces(text);
         }
         for (const char32_t c : code_points(text)) {
             const auto byte = std::find(letters_.begin(), letters_.end(), c);
@@ -126,7 +120,6 @@ public:
 private:
     // Kinds of tokens, as numbered in files.
     static constexpr int unknown = 2, control = 3, given = 4, single_byte = 6;
-    static constexpr std::string_view shown_space = "\xE2\x96\x81";
 
     static std::string quoted(std::string_view text) { return tiffin::detail::in_quotes(text); }
     [[noreturn]] void refuse(const std::string& why) const { throw std::runtime_error(label_ + ": " + why); }
@@ -222,8 +215,7 @@ private:
         });
     }
     void encode_sentence(std::string_view text, bool spaced, std::vector<std::int32_t>& ids) const {
-        std::string shown(spaced ? shown_space : "");
-        for (const char c : text) c == ' ' ? shown.append(shown_space) : shown.append(1, c);
+        const std::string shown = with_shown_spaces((spaced ? " " : "") + std::string(text));
         const auto put = [&](std::string_view symbol) {
             if (const std::int32_t id = find(symbol); id >= 0) return ids.push_back(id);
             for (const char byte : symbol) {
