@@ -104,9 +104,9 @@ void add_published_shapes() {
     add_layers(wide,
                {"mlp", "swiglu", "stem", "stem_gate", "stem_hybrid", "retoken", "mort", "swiglu_delayed"});
     const std::set<std::string_view> relatives{
-        "deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole",      "mole_training",
-        "product_keys",  "memory_plus",   "peer",           "peer_relu", "l3",
-        "engram",        "engram_branch", "longcat",       "longcat_sparse"};
+        "deep_embed_1x", "deep_embed_4x", "deep_embed_v7a", "mole",          "mole_training",
+        "product_keys",  "memory_plus",   "peer",           "peer_relu",     "l3",
+        "engram",        "engram_branch", "longcat",        "longcat_sparse"};
     add_layers(wide, relatives);
     const auto shape_of = [&](std::string_view layer) {
         if (layer == "memory_plus" || layer == "mole_training") return shape{2048, 2048};

@@ -25,36 +25,34 @@ struct architecture {
     double capped = 0;            // logits z are c tanh(z / c), unless the file tells c; 0: as they are
     std::span<const std::string_view> keys{};  // that it has beside those of all, see known_keys.hpp
 };
-inline constexpr std::array<architecture, 8> architectures{{
-    {.name = "llama", .rotates_neighbours = true},
-    {.name = "qwen2"},
-    {.name = "qwen3", .normed_heads = true},
-    {.name = "qwen3moe", .normed_heads = true},
-    {.name = "gemma", .scaled_embeddings = true},
-    {.name = "gemma3",
-     .normed_heads = true,
-     .scaled_embeddings = true,
-     .normed_outputs = true,
-     .windowed = 6,
-     .keys = known_keys::of_gemma3},
-    {.name = "gemma3n",
-     .normed_heads = true,
-     .scaled_embeddings = true,
-     .normed_outputs = true,
-     .windowed = 5,
-     .normed_values = true,
-     .per_layer_rows = true,
-     .alternating = true,
-     .own_keys = 20,
-     .capped = 30,
-     .keys = known_keys::of_gemma3n},
-    {.name = "gemma4",
-     .normed_heads = true,
-     .scaled_embeddings = true,
-     .normed_outputs = true,
-     .windowed = 5,
-     .normed_values = true,
-     .per_layer_rows = true,
-     .capped = 30,
-     .keys = known_keys::of_gemma4},
-}};
+inline constexpr architecture gemma3{.name = "gemma3",
+                                     .normed_heads = true,
+                                     .scaled_embeddings = true,
+                                     .normed_outputs = true,
+                                     .windowed = 6,
+                                     .keys = known_keys::of_gemma3};
+inline constexpr architecture gemma4 = [] {
+    architecture a = gemma3;
+    a.name = "gemma4";
+    a.windowed = 5;
+    a.normed_values = a.per_layer_rows = true;
+    a.capped = 30;
+    a.keys = known_keys::of_gemma4;
+    return a;
+}();
+inline constexpr architecture gemma3n = [] {
+    architecture a = gemma4;
+    a.name = "gemma3n";
+    a.alternating = true;
+    a.own_keys = 20;
+    a.keys = known_keys::of_gemma3n;
+    return a;
+}();
+inline constexpr std::array<architecture, 8> architectures{{{.name = "llama", .rotates_neighbours = true},
+                                                            {.name = "qwen2"},
+                                                            {.name = "qwen3", .normed_heads = true},
+                                                            {.name = "qwen3moe", .normed_heads = true},
+                                                            {.name = "gemma", .scaled_embeddings = true},
+                                                            gemma3,
+                                                            gemma3n,
+                                                            gemma4}};

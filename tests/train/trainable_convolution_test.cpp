@@ -44,7 +44,8 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
     for (std::size_t i = 0; i < a.size(); ++i) all += a[i] * b[i];
     return all;
 }
-// d value() / d number, by central differences: right to 1e-9 of numbers of about 1.
+// d value() / d number, by central differences: off by h^2 / 6 of the third derivative, and by 2^-53 |value| / h. With
+// h = 1e-5 and values of tens both are about 1e-10; a thousand times that is allowed below, and ten times more behind a gate.
 template <class Value>
 double slope(double& number, const Value& value) {
     constexpr double step = 1e-5;
