@@ -1,11 +1,19 @@
-// A mixture of experts on the host: tokens grouped by expert, experts one after the other.
+// A mixture of experts on the host: tokens grouped by expert, experts one after the other; where tokens are few, each on
+// a thread of its own.
 #pragma once
 
+#include <tiffin/bind/bound.hpp>
+#include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/cpu/low_rank.hpp>
+#include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/router.hpp>
 #include <tiffin/cpu/stage.hpp>
+#include <tiffin/executor/executor.hpp>
+#include <tiffin/format/number_format.hpp>
+#include <tiffin/tensor.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,29 +27,51 @@ namespace cpu_detail {
 template <class Machine>
 class pending_rows;
 
+// Whether two experts have tensors of the same formats and sizes, and so take the same workspace.
+inline bool are_sized_alike(const bound_node& a, const bound_node& b) noexcept {
+    return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                      [](const tensor_view& one, const tensor_view& other) {
+                          return one.shape == other.shape && chosen_by(one) == chosen_by(other) &&
+                                 one.gathered == other.gathered;
+                      }) &&
+           std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), are_sized_alike);
+}
+
 // The shared block first, then the experts by ascending index, each for the tokens that chose it.
 template <class Machine>
 class mixture_rows final : public source_rows<Machine> {
     using arena = detail::arena<64>;
     using activations = typename Machine::activations;
+    using buffer = typename Machine::buffer;
 
 public:
     mixture_rows(const plan_node& node, const bound_node& bound, const source_sizes& sizes,
                  const preparation& how)
         : sizes_(sizes), recorded_(bound.recorded), router_(node, bound, sizes.inputs, how) {
         if (!node.parts.empty()) shared_ = make_rows<Machine>(node.parts[0], bound.parts[0], sizes, how);
-        for (std::size_t e = 0, i = node.parts.size(); i < bound.parts.size(); ++e, ++i)
-            experts_.push_back(make_rows<Machine>(node.repeated_part(e), bound.parts[i], sizes, how));
+        const std::size_t first = node.parts.size();
+        for (std::size_t e = 0; first + e < bound.parts.size(); ++e) {
+            const bound_node& expert = bound.parts[first + e];
+            experts_.push_back(make_rows<Machine>(node.repeated_part(e), expert, sizes, how));
+            const auto is_like = [&](std::size_t other) {
+                return &node.repeated_part(e) == &node.repeated_part(other) &&
+                       are_sized_alike(expert, bound.parts[first + other]);
+            };
+            if (std::none_of(sizes_differ_.begin(), sizes_differ_.end(), is_like)) sizes_differ_.push_back(e);
+        }
     }
 
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens,
                                               std::size_t workers) const noexcept override {
-        arena areas;
+        arena areas, apart;
         pending_rows<Machine>(areas, tokens, sizes_.outputs);
         lay_out(areas, tokens);
-        std::size_t most = router_.workspace_bytes(tokens, workers);
+        std::size_t most = std::max(router_.workspace_bytes(tokens, workers), expert_bytes(tokens, workers));
         if (shared_) most = std::max(most, shared_->workspace_bytes(tokens, workers));
-        for (const auto& e : experts_) most = std::max(most, e->workspace_bytes(tokens, workers));
+        if (goes_apart(workers)) {
+            lay_out_apart(apart, std::min(tokens, few_tokens), workers);
+            most = std::max(most, apart.used());
+        }
         return areas.used() + most;
     }
 
@@ -53,21 +83,29 @@ public:
         const grouped at = lay_out(areas, call.tokens);
         router_.run(call, in, areas.rest(), at.chosen);
         if (recorded_) record(call, at.chosen);
-        at.groups.sort(call.tokens, experts_.size(), at.chosen);
+        const std::size_t active = group(call, at, rows);
         if (shared_)
             shared_->run(call, in, areas.rest(), rows);
         else
             for (std::size_t t = 0; t < call.tokens; ++t)
                 std::memset(rows.row(t), 0, sizes_.outputs * sizeof(float));
-        for (std::size_t e = 0; e < experts_.size(); ++e) run_expert(e, call, in, areas.rest(), at, rows);
+        const bool apart = call.tokens <= few_tokens && goes_apart(call.workers);
+        const std::size_t whole = apart ? active / call.workers * call.workers : 0;
+        if (whole > 0) run_apart(whole, call, in, areas.rest(), at, rows);
+        for (std::size_t i = whole; i < active; ++i) {
+            const std::uint32_t first = at.groups.starts[at.active[i]];
+            run_expert(at.active[i], call, in, areas.rest(), at,
+                       {rows.y, at.out_rows + first, at.weights + first, true});
+        }
         pending.end(call, to);
     }
 
 private:
+    // Of all choices, sorted by expert, but for those that were chosen and the experts that were.
     struct grouped {
         chosen_experts chosen;
         grouped_tokens groups;
-        typename Machine::buffer in;  // of the current expert, as are the next three
+        std::uint32_t* active;
         std::uint32_t* in_rows;
         std::uint32_t* out_rows;
         float* weights;
@@ -76,39 +114,104 @@ private:
         const std::size_t k = router_.choices();
         auto* const chosen = areas.template take<float>(2 * tokens * k);
         const grouped_tokens groups = grouped_tokens::lay_out(areas, tokens, k, experts_.size());
-        auto* const in = areas.template take<float>(Machine::buffer::numbers(tokens, sizes_.inputs));
-        auto* const in_rows = areas.template take<std::uint32_t>(tokens);
-        auto* const out_rows = areas.template take<std::uint32_t>(tokens);
-        return {{chosen, 2 * k, k},
-                groups,
-                {in, tokens, sizes_.inputs},
-                in_rows,
-                out_rows,
-                areas.template take<float>(tokens)};
+        auto* const active = areas.template take<std::uint32_t>(experts_.size());
+        auto* const in_rows = areas.template take<std::uint32_t>(tokens * k);
+        auto* const out_rows = areas.template take<std::uint32_t>(tokens * k);
+        return {
+            {chosen, 2 * k, k}, groups, active, in_rows, out_rows, areas.template take<float>(tokens * k)};
     }
-    void run_expert(std::size_t e, const call_arguments& call, const activations& in, std::byte* memory,
-                    const grouped& at, const output_rows& rows) const {
-        const std::uint32_t first = at.groups.starts[e];
-        const std::size_t count = at.groups.starts[e + 1] - first, k = router_.choices();
-        if (count == 0) return;
-        const auto token = [&](std::size_t i) { return at.groups.order[first + i] / k; };
-        for (std::size_t i = 0; i < count; ++i) {
-            at.in_rows[i] = static_cast<std::uint32_t>(call.row(token(i)));
-            at.out_rows[i] = static_cast<std::uint32_t>(rows.rows ? rows.rows[token(i)] : token(i));
-            const std::uint32_t entry = at.groups.order[first + i];
-            at.weights[i] = at.chosen.of(token(i))[entry % k].weight;
+    // Sorts the choices by expert; returns how many experts were chosen.
+    std::size_t group(const call_arguments& call, const grouped& at, const output_rows& rows) const noexcept {
+        const std::size_t k = router_.choices();
+        at.groups.sort(call.tokens, experts_.size(), at.chosen);
+        for (std::size_t p = 0; p < call.tokens * k; ++p) {
+            const std::uint32_t entry = at.groups.order[p];
+            const std::size_t token = entry / k;
+            at.in_rows[p] = static_cast<std::uint32_t>(call.row(token));
+            at.out_rows[p] = static_cast<std::uint32_t>(rows.rows ? rows.rows[token] : token);
+            at.weights[p] = at.chosen.of(token)[entry % k].weight;
         }
-        call_arguments inner = call;
-        inner.rows = at.in_rows;
-        inner.tokens = count;
-        typename Machine::buffer gathered = at.in;
-        gathered.tokens = count;
+        std::size_t active = 0;
+        for (std::size_t e = 0; e < experts_.size(); ++e)
+            if (at.groups.starts[e + 1] > at.groups.starts[e])
+                at.active[active++] = static_cast<std::uint32_t>(e);
+        return active;
+    }
+
+    // `memory`: the expert's inputs, then its own.
+    void run_expert(std::size_t e, call_arguments call, const activations& in, std::byte* memory,
+                    const grouped& at, const output_rows& to) const {
+        arena areas(memory);
+        const std::size_t first = at.groups.starts[e], count = at.groups.starts[e + 1] - first;
+        const bool all = count == call.tokens;
+        call.rows = at.in_rows + first;
+        call.tokens = count;
         // An expert that all tokens chose, in their order, reads the mixture's input directly.
-        if (count < call.tokens)
-            for_tokens(inner, sizes_.inputs,
-                       [&](std::size_t i) noexcept { Machine::copy_token(in, token(i), gathered, i); });
-        experts_[e]->run(inner, count < call.tokens ? gathered.view() : in, memory,
-                         {rows.y, at.out_rows, at.weights, true});
+        if (all) return experts_[e]->run(call, in, areas.rest(), to);
+        const buffer own{areas.template take<float>(buffer::numbers(count, sizes_.inputs)), count,
+                         sizes_.inputs};
+        for_tokens(call, sizes_.inputs, [&](std::size_t i) noexcept {
+            Machine::copy_token(in, at.groups.order[first + i] / router_.choices(), own, i);
+        });
+        experts_[e]->run(call, own.view(), areas.rest(), to);
+    }
+    [[nodiscard]] std::size_t expert_bytes(std::size_t tokens, std::size_t workers) const noexcept {
+        arena areas;
+        areas.template take<float>(buffer::numbers(tokens, sizes_.inputs));
+        std::size_t most = 0;
+        for (const std::size_t e : sizes_differ_)
+            most = std::max(most, experts_[e]->workspace_bytes(tokens, workers));
+        return areas.used() + most;
+    }
+
+    // Few tokens of an expert take little more time than the hand-overs between its products: a worker then takes
+    // experts whole, if all workers have some.
+    static constexpr std::size_t few_tokens = 16;
+    [[nodiscard]] bool goes_apart(std::size_t workers) const noexcept {
+        return workers > 1 && workers <= experts_.size();
+    }
+    struct apart_areas {
+        float* values;      // of each choice
+        std::byte* memory;  // of each worker
+        std::size_t bytes;
+    };
+    apart_areas lay_out_apart(arena& areas, std::size_t tokens, std::size_t workers) const noexcept {
+        const std::size_t bytes = expert_bytes(tokens, 1);
+        auto* const values = areas.template take<float>(tokens * router_.choices() * sizes_.outputs);
+        return {values, areas.template take<std::byte>(workers * bytes), bytes};
+    }
+    // The first `count` experts, each on one worker. Their values are added afterwards, in their order.
+    void run_apart(std::size_t count, const call_arguments& call, const activations& in, std::byte* memory,
+                   const grouped& at, const output_rows& rows) const {
+        arena areas(memory);
+        const apart_areas apart = lay_out_apart(areas, call.tokens, call.workers);
+        call_arguments alone = call;
+        alone.workers = 1;
+        alone.execute = serially;
+        std::atomic<std::size_t> next{0};
+        const auto work = [&](std::size_t worker) noexcept {
+            for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+                const std::size_t e = at.active[i], first = at.groups.starts[e];
+                run_expert(e, alone, in, apart.memory + worker * apart.bytes, at,
+                           {{apart.values + first * sizes_.outputs, at.groups.starts[e + 1] - first,
+                             sizes_.outputs}});
+            }
+        };
+        call.execute(call.workers, task_ref(work));
+        const output_rows sum{rows.y, at.out_rows, at.weights, true};
+        const std::size_t choices = at.groups.starts[at.active[count - 1] + 1];
+        constexpr std::size_t line = 16;
+        const std::size_t lines = (sizes_.outputs + line - 1) / line;
+        const std::size_t tasks = std::clamp<std::size_t>(choices * sizes_.outputs / 32768, 1, call.workers);
+        const auto add = [&](std::size_t i) noexcept {
+            const std::size_t end = std::min(lines * (i + 1) / tasks * line, sizes_.outputs);
+            for (std::size_t p = 0; p < choices; ++p)
+                for (std::size_t j = lines * i / tasks * line; j < end; j += Machine::lane_count) {
+                    const std::size_t n = std::min(Machine::lane_count, end - j);
+                    put<Machine>(sum, p, j, Machine::load(apart.values + p * sizes_.outputs + j, n), n);
+                }
+        };
+        call.execute(tasks, task_ref(add));
     }
 
     source_sizes sizes_;
@@ -116,6 +219,8 @@ private:
     router_stage<Machine> router_;
     std::unique_ptr<const source_rows<Machine>> shared_;
     std::vector<std::unique_ptr<const source_rows<Machine>>> experts_;
+    std::vector<std::size_t>
+        sizes_differ_;  // one expert of each size: to ask all of them takes longer than to read one
 };
 
 }  // namespace cpu_detail

@@ -61,10 +61,9 @@ public:
         const call_areas at = lay_out(areas, call.tokens, call.workers);
         if (kind_ == detail::router_kind::learned) {
             multiply(call, weight_[0], in, at.sums, at.scores, experts_);
-            for (std::size_t t = 0; t < call.tokens; ++t)
-                ops_->choose(source_, at.scores + t * experts_, experts_, bias_.floats(), at.scratch,
-                             to.of(t));
-            return;
+            return for_tokens_with_scratch(call, at, [&](std::size_t t, double* scratch) noexcept {
+                ops_->choose(source_, at.scores + t * experts_, experts_, bias_.floats(), scratch, to.of(t));
+            });
         }
         if (kind_ == detail::router_kind::map) {
             for (std::size_t t = 0; t < call.tokens; ++t)
@@ -73,16 +72,10 @@ public:
             return;
         }
         if (kind_ == detail::router_kind::keys) score(call, in, at);
-        const std::size_t workers = std::min(call.workers, call.tokens);
-        const auto work = [&](std::size_t worker) noexcept {
-            double* const scratch = at.scratch + worker * scratch_numbers();
-            for (std::size_t t = call.tokens * worker / workers; t < call.tokens * (worker + 1) / workers;
-                 ++t) {
-                take_rows(call, at, t, scratch, to.of(t));
-                if (ops_->gate_rows != nullptr) gate(call, in, t, scratch, to.of(t));
-            }
-        };
-        call.execute(workers, task_ref(work));
+        for_tokens_with_scratch(call, at, [&](std::size_t t, double* scratch) noexcept {
+            take_rows(call, at, t, scratch, to.of(t));
+            if (ops_->gate_rows != nullptr) gate(call, in, t, scratch, to.of(t));
+        });
     }
 
 private:
@@ -107,9 +100,20 @@ private:
         at.scratch = areas.template take<double>(std::min(tokens, workers) * scratch_numbers());
         return at;
     }
+    // work(token, scratch), the tokens split among the workers.
+    template <class Work>
+    void for_tokens_with_scratch(const call_arguments& call, const call_areas& at, const Work& work) const {
+        const std::size_t workers = std::min(call.workers, call.tokens);
+        const auto share = [&](std::size_t worker) noexcept {
+            double* const scratch = at.scratch + worker * scratch_numbers();
+            const std::size_t end = call.tokens * (worker + 1) / workers;
+            for (std::size_t t = call.tokens * worker / workers; t < end; ++t) work(t, scratch);
+        };
+        call.execute(workers, task_ref(share));
+    }
     [[nodiscard]] std::size_t scratch_numbers() const noexcept {
-        if (kind_ == detail::router_kind::learned) return 2 * experts_;
         std::size_t most = ops_->gate_rows != nullptr ? 3 * choices_ : 0;
+        if (kind_ == detail::router_kind::learned) most = 2 * experts_;
         if (kind_ == detail::router_kind::keys) most = std::max(most, 7 * top_k_);
         return (most + 7) / 8 * 8;
     }

@@ -44,17 +44,17 @@ TIFFIN_HD void choose(const Router& router, const Logit* logits, std::size_t exp
     router.score(scores, experts);
     for (std::size_t e = 0; e < experts; ++e) seen[e] = bias ? scores[e] + S(bias[e]) : S(logits[e]);
     const std::size_t count = choices_among(router, experts);
-    const bool all = router.top_k == every_expert;
-    for (std::size_t i = 0; i < count; ++i) {
-        std::size_t best = all ? i : experts;
-        for (std::size_t e = 0; !all && e < experts; ++e) {
-            bool taken = false;
-            for (std::size_t j = 0; j < i; ++j)
-                taken = taken || static_cast<std::size_t>(chosen[j].expert) == e;
-            if (!taken && (best == experts || exceeds(seen[e], seen[best]))) best = e;
+    if (router.top_k == every_expert)
+        for (std::size_t e = 0; e < experts; ++e) chosen[e].expert = static_cast<std::int32_t>(e);
+    else
+        for (std::size_t e = 0, found = 0; e < experts; ++e) {
+            std::size_t at = found;
+            while (at > 0 && exceeds(seen[e], seen[chosen[at - 1].expert])) --at;
+            if (at == count) continue;
+            if (found < count) ++found;
+            for (std::size_t i = found - 1; i > at; --i) chosen[i].expert = chosen[i - 1].expert;
+            chosen[at].expert = static_cast<std::int32_t>(e);
         }
-        chosen[i].expert = static_cast<std::int32_t>(best);
-    }
     S* const weights = seen;  // the compared scores are not needed any more
     for (std::size_t i = 0; i < count; ++i) weights[i] = scores[chosen[i].expert];
     S* const chosen_logits = scores;

@@ -88,11 +88,12 @@ TIFFIN_INLINE void panel_products::run(const activations& in, float* scratch, st
     const tile_set& tiles = first().kernels().tiles_for(in.tokens);
     const std::size_t groups = first().groups(), workers = std::min(most_workers, groups);
     const std::size_t numbers = floats_per_worker(in.tokens);
-    std::atomic<std::size_t> next{0};
+    std::atomic<std::size_t> next{workers};
     const auto work = [&](std::size_t worker) noexcept {
         float* const mine = scratch + worker * numbers;
-        // The group after this one is claimed early, so that its first weights can be prefetched.
-        std::size_t group = next.fetch_add(1, std::memory_order_relaxed);
+        // The group after this one is claimed early, so that its first weights can be prefetched. Nobody claims two
+        // while others have none: the first is given.
+        std::size_t group = worker;
         while (group < groups) {
             const std::size_t following = next.fetch_add(1, std::memory_order_relaxed);
             run_group(group, following, rows, in.tokens, mine, finish);
