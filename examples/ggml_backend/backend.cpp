@@ -1,4 +1,5 @@
 // A ggml backend that computes feed-forward blocks with tiffin and leaves all else to the CPU backend.
+#include "chosen_experts.hpp"
 #include "layers.hpp"
 #include "pattern.hpp"
 #include "weights_buffer.hpp"
@@ -229,7 +230,7 @@ private:
         if (held.layers.empty()) return false;
         const bool ran = held.joined                ? run_joined(block, held.layers[0])
                          : block.experts == nullptr ? run_dense(block, held.layers[0])
-                                                    : run_experts(block, held);
+                                                    : experts_.run(block, held.layers, team_);
         blocks_ += ran ? 1 : 0;
         return ran;
     }
@@ -238,13 +239,9 @@ private:
                 static_cast<std::size_t>(t->ne[0]), t->nb[1] / sizeof(float)};
     }
     bool call(const tiffin::any_layer& layer, const tiffin::matrix_view<const float>& x,
-              const tiffin::matrix_view<float>& y, const tiffin::matrix_view<const float>& residual = {}) {
-        const std::size_t bytes = layer.workspace_bytes(x.rows, team_.concurrency());
-        if (workspace_.size() < bytes) workspace_ = tiffin::workspace(bytes);
-        const tiffin::status done = layer.try_call(x, tiffin::token_inputs{.residual = residual}, y,
-                                                   std::span<std::byte>(workspace_), team_);
-        if (!done) GGML_LOG_ERROR("tiffin: %s\n", done.failure().message().c_str());
-        return done.ok();
+              const tiffin::matrix_view<float>& y, const tiffin::matrix_view<const float>& residual) {
+        make_room(workspace_, layer, x.rows, team_.concurrency());
+        return tiffin_in_ggml::call(layer, x, {.residual = residual}, y, workspace_, team_);
     }
     bool run_dense(const ffn_nodes& block, const tiffin::any_layer& layer) {
         const tiffin::matrix_view<const float> x = rows_of(block.x);
@@ -276,8 +273,7 @@ private:
             inputs.residual = rows_of(block.residual);
         }
         rows_.resize(y.rows * y.cols);
-        const std::size_t bytes = layer.workspace_bytes(x.rows, team_.concurrency());
-        if (workspace_.size() < bytes) workspace_ = tiffin::workspace(bytes);
+        make_room(workspace_, layer, x.rows, team_.concurrency());
         const tiffin::matrix_view<float> apart{rows_.data(), y.rows, y.cols, y.cols};
         layer.try_call(x, inputs, apart, std::span<std::byte>(workspace_), team_).or_throw();
         for (std::size_t t = 0; t < y.rows; ++t)
@@ -286,51 +282,12 @@ private:
                     apart.row(t)[j] + (block.residual != nullptr ? rows_of(block.residual).row(t)[j] : 0.0f);
         return true;
     }
-    // The rows of each expert's tokens, expert by expert.
-    bool run_experts(const ffn_nodes& block, const held_ffn& held) {
-        const ggml_tensor &x = *block.x, &y = *block.y, &ids = *block.experts;
-        const auto chosen = static_cast<std::size_t>(ids.ne[0]), tokens = static_cast<std::size_t>(ids.ne[1]);
-        const auto width = static_cast<std::size_t>(x.ne[0]);
-        pairs_.clear();
-        for (std::size_t t = 0; t < tokens; ++t)
-            for (std::size_t i = 0; i < chosen; ++i) {
-                std::int32_t expert;
-                std::memcpy(&expert, static_cast<const std::byte*>(ids.data) + t * ids.nb[1] + i * ids.nb[0],
-                            sizeof expert);
-                if (expert < 0 || static_cast<std::size_t>(expert) >= held.layers.size()) return false;
-                pairs_.push_back({expert, i, t});
-            }
-        std::stable_sort(pairs_.begin(), pairs_.end(),
-                         [](const chosen_row& a, const chosen_row& b) { return a.expert < b.expert; });
-        rows_.resize(2 * pairs_.size() * width);
-        float *const in = rows_.data(), *const out = in + pairs_.size() * width;
-        const auto row = [](const ggml_tensor& of, std::size_t i, std::size_t t) {
-            return reinterpret_cast<float*>(static_cast<std::byte*>(of.data) + i * of.nb[1] + t * of.nb[2]);
-        };
-        for (std::size_t p = 0; p < pairs_.size(); ++p)
-            std::copy_n(row(x, x.ne[1] == 1 ? 0 : pairs_[p].place, pairs_[p].token), width, in + p * width);
-        for (std::size_t first = 0, last = 0; first < pairs_.size(); first = last) {
-            const std::int32_t expert = pairs_[first].expert;
-            while (last < pairs_.size() && pairs_[last].expert == expert) ++last;
-            if (!call(held.layers[static_cast<std::size_t>(expert)],
-                      {in + first * width, last - first, width, width},
-                      {out + first * width, last - first, width, width}))
-                return false;
-        }
-        for (std::size_t p = 0; p < pairs_.size(); ++p)
-            std::copy_n(out + p * width, width, row(y, pairs_[p].place, pairs_[p].token));
-        return true;
-    }
 
-    struct chosen_row {
-        std::int32_t expert;
-        std::size_t place, token;
-    };
     ggml_backend_t cpu_;
     tiffin::openmp team_{1};
     tiffin::workspace workspace_;
     std::vector<float> rows_;
-    std::vector<chosen_row> pairs_;
+    chosen_experts experts_;
     std::vector<std::int32_t> token_ids_, chosen_ids_;
     std::size_t vocabulary_ = 0;
     std::size_t calls_ = 0, blocks_ = 0, left_ = 0;
@@ -463,8 +420,9 @@ bool computes(ggml_backend_dev_t, const ggml_tensor* node) {
         case GGML_OP_MUL_MAT_ID: return is_product(node);
         // Asked for a bias by itself, when a model is loaded, what it is added to is not known.
         case GGML_OP_ADD:
-            return is_projection(node) || is_residual_sum(node) ||
+            return is_projection(node) || is_residual_sum(node) || is_sum_of_choices(node) ||
                    (node->src[0]->op == GGML_OP_NONE && is_bias(node->src[1]));
+        case GGML_OP_MUL: return is_weighted(node);
         case GGML_OP_GET_ROWS: return side_file() != nullptr && is_embedding(node);
         case GGML_OP_GLU:
         case GGML_OP_UNARY: return is_hidden(node);

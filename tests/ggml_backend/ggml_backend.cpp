@@ -124,9 +124,11 @@ struct outcome {
 };
 
 // Computes build(context, x) for rows of x, by the library where it wants to and the CPU backend else. x is scaled
-// by 1 first, so that it is computed, and y likewise, so that it is read.
+// by 1 first, so that it is computed, and y likewise, so that it is read. `first`, which build() may fill: nodes in
+// their order in the graph.
 outcome run(const std::function<ggml_tensor*(ggml_context*, ggml_tensor*)>& build, const numbers& x,
-            std::int64_t d, int threads = 2, ggml_backend_t shared = nullptr) {
+            std::int64_t d, int threads = 2, ggml_backend_t shared = nullptr,
+            const std::vector<ggml_tensor*>& first = {}) {
     backend_ptr own(shared == nullptr ? ggml_backend_dev_init(device, nullptr) : nullptr);
     backend_ptr cpu(ggml_backend_cpu_init());
     ggml_backend_t both[] = {shared == nullptr ? own.get() : shared, cpu.get()};
@@ -139,6 +141,7 @@ outcome run(const std::function<ggml_tensor*(ggml_context*, ggml_tensor*)>& buil
         ggml_scale(context.get(), build(context.get(), ggml_scale(context.get(), in, 1)), 1);
     ggml_set_output(out);
     ggml_cgraph* const graph = ggml_new_graph(context.get());
+    for (ggml_tensor* const node : first) ggml_build_forward_expand(graph, node);
     ggml_build_forward_expand(graph, out);
     sched_ptr sched(ggml_backend_sched_new(both, nullptr, 2, GGML_DEFAULT_GRAPH_SIZE, false, false));
     REQUIRE(ggml_backend_sched_alloc_graph(sched.get(), graph));
@@ -314,39 +317,96 @@ TEST_CASE("a block without a gate, with biases, and a gated one with biases") {
     CHECK(error_of(glu.y, ffn_rows(m, GGML_GLU_OP_SWIGLU, x, d, f, {}, true)) <= f32_error);
 }
 
-TEST_CASE("experts that the graph has chosen") {
-    constexpr std::int64_t experts = 5, chosen = 2;
-    const model m({{"blk.3.ffn_gate_exps.weight", GGML_TYPE_F32, {d, f, experts}},
-                   {"blk.3.ffn_up_exps.weight", GGML_TYPE_F32, {d, f, experts}},
-                   {"blk.3.ffn_down_exps.weight", GGML_TYPE_F32, {f, d, experts}},
-                   {"blk.3.ffn_gate_inp.weight", GGML_TYPE_F32, {d, experts}, false}});
-    const ffn_names names{"blk.3.ffn_gate_exps", "blk.3.ffn_up_exps", "blk.3.ffn_down_exps"};
-    for (const std::size_t tokens : {1u, 33u}) {
-        const numbers x = random_numbers(tokens * d, 9);
-        const auto made = run(
-            [&](ggml_context* c, ggml_tensor* in) {
-                ggml_tensor* const ids =
-                    ggml_argsort_top_k(c, ggml_mul_mat(c, m["blk.3.ffn_gate_inp.weight"], in), chosen);
-                ggml_tensor* const rows = ggml_reshape_3d(c, in, d, 1, in->ne[1]);
-                ggml_tensor* const up = ggml_mul_mat_id(c, m[names.up + ".weight"], rows, ids);
-                ggml_tensor* const gate = ggml_mul_mat_id(c, m[names.gate + ".weight"], rows, ids);
-                return ggml_mul_mat_id(c, m[names.down + ".weight"], ggml_swiglu_split(c, gate, up), ids);
-            },
-            x, d);
-        CHECK(made.splits == 3);
-        std::vector<double> wanted;
-        for (std::size_t t = 0; t < tokens; ++t) {
+namespace {
+
+// A mixture as llama.cpp builds it: the values of the experts chosen, or what is made of them.
+enum class sum_of_experts {
+    none,
+    views_first,  // as llama.cpp orders the nodes
+    views_between,
+    backwards,      // the last choice first: not what is fused
+    read_elsewhere  // the weighted values, too
+};
+struct mixture_in_ggml {
+    static constexpr std::int64_t experts = 5, chosen = 3;
+    model m{{{"blk.3.ffn_gate_exps.weight", GGML_TYPE_F32, {d, f, experts}},
+             {"blk.3.ffn_up_exps.weight", GGML_TYPE_F32, {d, f, experts}},
+             {"blk.3.ffn_down_exps.weight", GGML_TYPE_F32, {f, d, experts}},
+             {"blk.3.ffn_gate_inp.weight", GGML_TYPE_F32, {d, experts}, false}}};
+    ffn_names names{"blk.3.ffn_gate_exps", "blk.3.ffn_up_exps", "blk.3.ffn_down_exps"};
+    std::vector<ggml_tensor*> first;
+
+    ggml_tensor* build(ggml_context* c, ggml_tensor* in, sum_of_experts how) {
+        first.clear();
+        const std::int64_t tokens = in->ne[1];
+        ggml_tensor* const logits = ggml_mul_mat(c, m["blk.3.ffn_gate_inp.weight"], in);
+        ggml_tensor* const ids = ggml_argsort_top_k(c, logits, chosen);
+        ggml_tensor* const routing =
+            ggml_get_rows(c, ggml_reshape_3d(c, ggml_soft_max(c, logits), 1, experts, tokens), ids);
+        ggml_tensor* const rows = ggml_reshape_3d(c, in, d, 1, tokens);
+        ggml_tensor* const up = ggml_mul_mat_id(c, m[names.up + ".weight"], rows, ids);
+        ggml_tensor* const gate = ggml_mul_mat_id(c, m[names.gate + ".weight"], rows, ids);
+        ggml_tensor* const values =
+            ggml_mul_mat_id(c, m[names.down + ".weight"], ggml_swiglu_split(c, gate, up), ids);
+        if (how == sum_of_experts::none) return values;
+        first.push_back(routing);
+        ggml_tensor* const weighted = ggml_mul(c, values, routing);
+        std::vector<ggml_tensor*> of;
+        for (std::size_t i = 0; i < chosen; ++i)
+            of.push_back(ggml_view_2d(c, weighted, d, tokens, weighted->nb[2], i * weighted->nb[1]));
+        if (how == sum_of_experts::views_first) first.insert(first.end(), of.begin(), of.end());
+        if (how == sum_of_experts::backwards) std::reverse(of.begin(), of.end());
+        ggml_tensor* sum = of[0];
+        for (std::size_t i = 1; i < chosen; ++i) sum = ggml_add(c, sum, of[i]);
+        return how == sum_of_experts::read_elsewhere ? ggml_add(c, sum, ggml_cont(c, of[1])) : sum;
+    }
+    [[nodiscard]] std::vector<double> wanted(const numbers& x, sum_of_experts how) const {
+        std::vector<double> all;
+        for (std::size_t t = 0; t < x.size() / d; ++t) {
             const std::vector<double> in(x.data() + t * d, x.data() + (t + 1) * d);
             const auto logits = product(m.of("blk.3.ffn_gate_inp.weight"), 0, experts, in.data(), d);
             std::vector<std::size_t> order(experts);
             for (std::size_t e = 0; e < experts; ++e) order[e] = e;
             std::sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
-            for (std::size_t i = 0; i < chosen; ++i)
-                for (const double v : ffn_row(m, GGML_GLU_OP_SWIGLU, x.data() + t * d, d, f, order[i], names))
-                    wanted.push_back(v);
+            double total = 0;
+            for (const double z : logits) total += std::exp(z);
+            std::vector<double> sum(d);
+            for (std::size_t i = 0; i < chosen; ++i) {
+                const auto value = ffn_row(m, GGML_GLU_OP_SWIGLU, x.data() + t * d, d, f, order[i], names);
+                if (how == sum_of_experts::none) all.insert(all.end(), value.begin(), value.end());
+                const double times = how == sum_of_experts::read_elsewhere && i == 1 ? 2 : 1;
+                for (std::size_t j = 0; j < d; ++j)
+                    sum[j] += times * value[j] * std::exp(logits[order[i]]) / total;
+            }
+            if (how != sum_of_experts::none) all.insert(all.end(), sum.begin(), sum.end());
         }
-        CHECK(error_of(made.y, wanted) <= f32_error);
+        return all;
     }
+};
+
+}  // namespace
+
+TEST_CASE("experts that the graph has chosen, and their weighted sum") {
+    mixture_in_ggml mixture;
+    for (const auto how : {sum_of_experts::none, sum_of_experts::views_first, sum_of_experts::views_between,
+                           sum_of_experts::backwards, sum_of_experts::read_elsewhere})
+        for (const std::size_t tokens : {1u, 2u, 16u, 33u})
+            for (const int threads : {1, 2, 3}) {
+                CAPTURE(how);
+                CAPTURE(tokens);
+                CAPTURE(threads);
+                const numbers x = random_numbers(tokens * d, 9);
+                outcome made;
+                const std::string said = counts_of([&] {
+                    made = run([&](ggml_context* c, ggml_tensor* in) { return mixture.build(c, in, how); }, x,
+                               d, threads, nullptr, mixture.first);
+                });
+                CHECK(made.splits == 3);
+                CHECK(error_of(made.y, mixture.wanted(x, how)) <= f32_error);
+                CHECK(said.find("2 feed-forward blocks computed") != std::string::npos);
+                const bool whole = how != sum_of_experts::backwards && how != sum_of_experts::read_elsewhere;
+                CHECK((said.find(" 0 nodes left") != std::string::npos) == whole);
+            }
 }
 
 TEST_CASE("what is no whole block is left to the CPU backend") {
