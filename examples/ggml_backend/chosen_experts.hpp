@@ -50,7 +50,10 @@ public:
             std::copy_n(at<float>(x, x.ne[1] == 1 ? 0 : rows_[r].place, rows_[r].token), width_,
                         &in_[r * width_]);
         });
-        if (!compute(layers, team)) return false;
+        std::size_t numbers = 0;
+        for (const ggml_tensor* w : block.weights)
+            if (w != nullptr) numbers += static_cast<std::size_t>(w->ne[0] * w->ne[1]);
+        if (!compute(layers, numbers, team)) return false;
         const ggml_tensor& y = *block.y;
         if (block.routing == nullptr)
             for_rows(rows_.size(), width_, team, [&](std::size_t r) {
@@ -106,10 +109,14 @@ private:
         starts_.push_back(rows_.size());
         return true;
     }
-    bool compute(std::span<const tiffin::any_layer> layers, const tiffin::openmp& team) {
-        // Few tokens of an expert take little more time than handing its products over: threads then take experts whole.
-        const std::size_t active = starts_.size() - 1, threads = team.concurrency();
-        const std::size_t whole = tokens_ <= 16 && threads > 1 ? active / threads * threads : 0;
+    // `numbers`: of an expert's weights.
+    bool compute(std::span<const tiffin::any_layer> layers, std::size_t numbers, const tiffin::openmp& team) {
+        // Few tokens of an expert take little more time than handing its products over: threads then take experts whole;
+        // large ones only where each has several, as the last to end is waited for.
+        constexpr std::size_t few_tokens = 16, large = 8 << 20;
+        const std::size_t active = starts_.size() - 1, threads = team.concurrency(), each = active / threads;
+        const bool apart = tokens_ <= few_tokens && threads > 1 && (numbers <= large || each >= 4);
+        const std::size_t whole = apart ? each * threads : 0;
         const auto layer = [&](std::size_t e) -> const tiffin::any_layer& {
             return layers[static_cast<std::size_t>(rows_[starts_[e]].expert)];
         };

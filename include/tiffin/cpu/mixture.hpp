@@ -37,6 +37,16 @@ inline bool are_sized_alike(const bound_node& a, const bound_node& b) noexcept {
            std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), are_sized_alike);
 }
 
+// The numbers of a source's weights that a token's products read.
+inline std::size_t weight_numbers(const plan_node& node, const bound_node& bound) noexcept {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < bound.tensors.size(); ++i)
+        if (node.kind->tensors[i].kind == tensor_kind::projection) sum += bound.tensors[i].shape.elements();
+    for (std::size_t i = 0, n = node.parts.size(); i < bound.parts.size(); ++i)
+        sum += weight_numbers(i < n ? node.parts[i] : node.repeated_part(i - n), bound.parts[i]);
+    return sum;
+}
+
 // The shared block first, then the experts by ascending index, each for the tokens that chose it.
 template <class Machine>
 class mixture_rows final : public source_rows<Machine> {
@@ -57,7 +67,9 @@ public:
                 return &node.repeated_part(e) == &node.repeated_part(other) &&
                        are_sized_alike(expert, bound.parts[first + other]);
             };
-            if (std::none_of(sizes_differ_.begin(), sizes_differ_.end(), is_like)) sizes_differ_.push_back(e);
+            if (std::any_of(sizes_differ_.begin(), sizes_differ_.end(), is_like)) continue;
+            sizes_differ_.push_back(e);
+            largest_ = std::max(largest_, weight_numbers(node.repeated_part(e), expert));
         }
     }
 
@@ -89,8 +101,7 @@ public:
         else
             for (std::size_t t = 0; t < call.tokens; ++t)
                 std::memset(rows.row(t), 0, sizes_.outputs * sizeof(float));
-        const bool apart = call.tokens <= few_tokens && goes_apart(call.workers);
-        const std::size_t whole = apart ? active / call.workers * call.workers : 0;
+        const std::size_t whole = experts_apart(active, call);
         if (whole > 0) run_apart(whole, call, in, areas.rest(), at, rows);
         for (std::size_t i = whole; i < active; ++i) {
             const std::uint32_t first = at.groups.starts[at.active[i]];
@@ -165,10 +176,16 @@ private:
     }
 
     // Few tokens of an expert take little more time than the hand-overs between its products: a worker then takes
-    // experts whole, if all workers have some.
-    static constexpr std::size_t few_tokens = 16;
+    // experts whole, as many as all others. Large ones only where each worker has several: the last to end is waited
+    // for.
+    static constexpr std::size_t few_tokens = 16, large = 8 << 20;
     [[nodiscard]] bool goes_apart(std::size_t workers) const noexcept {
         return workers > 1 && workers <= experts_.size();
+    }
+    [[nodiscard]] std::size_t experts_apart(std::size_t active, const call_arguments& call) const noexcept {
+        if (call.tokens > few_tokens || !goes_apart(call.workers)) return 0;
+        const std::size_t each = active / call.workers;
+        return largest_ <= large || each >= 4 ? each * call.workers : 0;
     }
     struct apart_areas {
         float* values;      // of each choice
@@ -219,8 +236,9 @@ private:
     router_stage<Machine> router_;
     std::unique_ptr<const source_rows<Machine>> shared_;
     std::vector<std::unique_ptr<const source_rows<Machine>>> experts_;
-    std::vector<std::size_t>
-        sizes_differ_;  // one expert of each size: to ask all of them takes longer than to read one
+    // One expert of each size: to ask all of them takes longer than to read one.
+    std::vector<std::size_t> sizes_differ_;
+    std::size_t largest_ = 0;  // weight_numbers() of an expert
 };
 
 }  // namespace cpu_detail
