@@ -112,11 +112,10 @@ public:
     }
 
 private:
-    // Of all choices, sorted by expert, but for those that were chosen and the experts that were.
     struct grouped {
         chosen_experts chosen;
         grouped_tokens groups;
-        std::uint32_t* active;
+        std::uint32_t* active;  // the experts that were chosen, then, of all choices by expert:
         std::uint32_t* in_rows;
         std::uint32_t* out_rows;
         float* weights;
