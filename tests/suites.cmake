@@ -96,7 +96,7 @@ tiffin_suite(engine/conformance_modulated
 tiffin_suite(engine/conformance_routed
              HEAVY LEARNS_SMALL THREADS DEVICE NVCC_LONG
              TESTS source/routed_low_rank.hpp block/mixture.hpp router/hash.hpp cpu/packed_bank.hpp
-                   cpu/mixture.hpp cpu/router.hpp cpu/low_rank.hpp)
+                   cpu/mixture.hpp cpu/router.hpp cpu/low_rank.hpp cpu/grouped_tokens.hpp)
 
 tiffin_suite(engine/conformance_relatives
              HEAVY LEARNS DEVICE NVCC_LONG

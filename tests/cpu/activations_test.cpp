@@ -176,6 +176,12 @@ constexpr std::size_t most_tile_tokens = 12;
 #endif
 constexpr tiffin_test::sizes sizes{.d_model = 320, .d_ff = 544, .vocab = 37, .experts = 3, .rank = 5};
 
+// Experts that round their input alike: it is rounded once for all of them.
+struct two_of : softmax_topk_renorm {
+    constexpr two_of() noexcept : softmax_topk_renorm{{2}} {}
+};
+using experts = mixture<two_of, mlp>;
+
 // All bits as alone, whatever the number of tokens and threads.
 template <class Block, class Weights, class Activations>
 void check_alone() {
@@ -314,6 +320,8 @@ TEST_CASE("activations: a token's output does not depend on its company") {
     check_alone<stem_hybrid, q8_0, paired>();
     check_alone<mlp, q4_1, paired>();
     check_alone<structmoe, bf16, bf16>();
+    check_alone<experts, q8_0, q8_0>();
+    check_alone<experts, bf16, bf16>();
 #if defined(TIFFIN_EMULATE_AMX)
     check_alone<mlp, q4_0, q8_0>();
 #endif

@@ -12,6 +12,25 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
+// Memory for activations: rounded to the format of the products `to` where these alone read them, else f32. `from`: the
+// products that they are written after, part by part; null where whole rows are written.
+template <class Machine>
+typename Machine::buffer take_buffer(detail::arena<64>& areas, std::size_t tokens, std::size_t features,
+                                     const typename Machine::products* from,
+                                     const typename Machine::products* to) noexcept {
+    typename Machine::buffer made{nullptr, tokens, features};
+    if constexpr (requires { made.rounded; })
+        if (to != nullptr) {
+            made.how = Machine::rounding_between(from, *to);
+            if (made.how.round != nullptr) {
+                made.rounded = areas.template take<std::byte>(made.how.bytes(tokens, features));
+                return made;
+            }
+        }
+    made.data = areas.template take<float>(made.numbers(tokens, features));
+    return made;
+}
+
 // The output rows of a part are the input of the next; those of the last part go to the caller's sink.
 template <class Machine>
 class chain {
@@ -40,6 +59,10 @@ public:
         }
         return areas.used() + most;
     }
+    // See stage.
+    [[nodiscard]] const typename Machine::products* multiplies_input() const noexcept {
+        return stages_.front()->multiplies_input();
+    }
     void run(const call_arguments& call, activations in, std::byte* memory, const block_sink& to) const {
         arena areas(memory);
         for (std::size_t i = 0; i + 1 < stages_.size(); ++i) {
@@ -51,20 +74,11 @@ public:
     }
 
 private:
-    // Rows that part i writes and the next part reads; stored rounded to the format of the next part's products where
-    // nothing else reads them.
+    // Rows that part i writes and the next part reads.
     buffer buffer_after(std::size_t i, arena& areas, std::size_t tokens) const noexcept {
-        buffer made{nullptr, tokens, widths_[i]};
-        if constexpr (requires { made.rounded; })
-            if (stages_[i]->ends_in() != nullptr && stages_[i + 1]->input_is_multiplied_only()) {
-                made.how = Machine::rounding_between(*stages_[i]->ends_in(), *stages_[i + 1]->ends_in());
-                if (made.how.round != nullptr) {
-                    made.rounded = areas.template take<std::byte>(made.how.bytes(tokens, widths_[i]));
-                    return made;
-                }
-            }
-        made.data = areas.template take<float>(buffer::numbers(tokens, widths_[i]));
-        return made;
+        const auto* const from = stages_[i]->ends_in();
+        return take_buffer<Machine>(areas, tokens, widths_[i], from,
+                                    from != nullptr ? stages_[i + 1]->multiplies_input() : nullptr);
     }
 
     std::vector<std::unique_ptr<const stage<Machine>>> stages_;

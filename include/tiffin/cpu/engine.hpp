@@ -31,6 +31,9 @@ public:
              const output_rows& to) const override {
         stage_.run(call, in, memory, row_sink<Machine>(to));
     }
+    [[nodiscard]] const typename Machine::products* multiplies_input() const noexcept override {
+        return stage_.multiplies_input();
+    }
 
 private:
     stage<Machine> stage_;

@@ -5,6 +5,7 @@
 #include <tiffin/bind/preparation.hpp>
 #include <tiffin/bind/source_sizes.hpp>
 #include <tiffin/call/call_arguments.hpp>
+#include <tiffin/cpu/grouped_tokens.hpp>
 #include <tiffin/executor/executor.hpp>
 
 #include <algorithm>
@@ -17,35 +18,6 @@
 TIFFIN_BEGIN
 
 namespace cpu_detail {
-
-// Tokens sorted by the expert chosen for them, `choices` experts per token.
-struct grouped_tokens {
-    std::uint32_t* order;   // (tokens * choices): token * choices + choice, grouped by expert
-    std::uint32_t* starts;  // (experts + 1)
-
-    static grouped_tokens lay_out(detail::arena<64>& areas, std::size_t tokens, std::size_t choices,
-                                  std::size_t experts) noexcept {
-        auto* const order = areas.take<std::uint32_t>(tokens * choices);
-        return {order, areas.take<std::uint32_t>(experts + 1)};
-    }
-    // Within an expert tokens keep their order.
-    void sort(std::size_t tokens, std::size_t experts,
-              const engine_detail::chosen_experts& chosen) const noexcept {
-        const std::size_t choices = chosen.choices;
-        std::fill_n(starts, experts + 1, 0u);
-        const auto for_all = [&](const auto& visit) {
-            for (std::size_t t = 0; t < tokens; ++t)
-                for (std::size_t i = 0; i < choices; ++i)
-                    visit(static_cast<std::size_t>(chosen.of(t)[i].expert),
-                          static_cast<std::uint32_t>(t * choices + i));
-        };
-        for_all([&](std::size_t e, std::uint32_t) { ++starts[e + 1]; });
-        for (std::size_t e = 0; e < experts; ++e) starts[e + 1] += starts[e];
-        for_all([&](std::size_t e, std::uint32_t entry) { order[starts[e]++] = entry; });
-        for (std::size_t e = experts; e > 0; --e) starts[e] = starts[e - 1];
-        starts[0] = 0;
-    }
-};
 
 // Multiplies by the bank A: rank values per token and choice; each expert's weights are read once for all its tokens.
 template <class Machine>

@@ -4,7 +4,8 @@
 
 #include <tiffin/bind/bound.hpp>
 #include <tiffin/bind/source_sizes.hpp>
-#include <tiffin/cpu/low_rank.hpp>
+#include <tiffin/cpu/chain.hpp>
+#include <tiffin/cpu/grouped_tokens.hpp>
 #include <tiffin/cpu/output.hpp>
 #include <tiffin/cpu/router.hpp>
 #include <tiffin/cpu/stage.hpp>
@@ -53,6 +54,7 @@ class mixture_rows final : public source_rows<Machine> {
     using arena = detail::arena<64>;
     using activations = typename Machine::activations;
     using buffer = typename Machine::buffer;
+    using products = typename Machine::products;
 
 public:
     mixture_rows(const plan_node& node, const bound_node& bound, const source_sizes& sizes,
@@ -69,6 +71,7 @@ public:
             };
             if (std::any_of(sizes_differ_.begin(), sizes_differ_.end(), is_like)) continue;
             sizes_differ_.push_back(e);
+            read_by(experts_[e]->multiplies_input());
             largest_ = std::max(largest_, weight_numbers(node.repeated_part(e), expert));
         }
     }
@@ -92,82 +95,74 @@ public:
         arena areas(memory);
         const pending_rows<Machine> pending(areas, call.tokens, sizes_.outputs);
         const output_rows rows = pending.begin(call, to);
-        const grouped at = lay_out(areas, call.tokens);
+        const auto [at, rounded] = lay_out(areas, call.tokens);
         router_.run(call, in, areas.rest(), at.chosen);
         if (recorded_) record(call, at.chosen);
-        const std::size_t active = group(call, at, rows);
+        const std::size_t active = at.sort(call, experts_.size(), rows);
         if (shared_)
             shared_->run(call, in, areas.rest(), rows);
         else
             for (std::size_t t = 0; t < call.tokens; ++t)
                 std::memset(rows.row(t), 0, sizes_.outputs * sizeof(float));
+        const activations read = inputs_of_experts(call, in, rounded);
         const std::size_t whole = experts_apart(active, call);
-        if (whole > 0) run_apart(whole, call, in, areas.rest(), at, rows);
+        if (whole > 0) run_apart(whole, call, read, areas.rest(), at, rows);
         for (std::size_t i = whole; i < active; ++i) {
             const std::uint32_t first = at.groups.starts[at.active[i]];
-            run_expert(at.active[i], call, in, areas.rest(), at,
+            run_expert(at.active[i], call, read, areas.rest(), at,
                        {rows.y, at.out_rows + first, at.weights + first, true});
         }
         pending.end(call, to);
     }
 
 private:
-    struct grouped {
-        chosen_experts chosen;
-        grouped_tokens groups;
-        std::uint32_t* active;  // the experts that were chosen, then, of all choices by expert:
-        std::uint32_t* in_rows;
-        std::uint32_t* out_rows;
-        float* weights;
-    };
-    grouped lay_out(arena& areas, std::size_t tokens) const noexcept {
-        const std::size_t k = router_.choices();
-        auto* const chosen = areas.template take<float>(2 * tokens * k);
-        const grouped_tokens groups = grouped_tokens::lay_out(areas, tokens, k, experts_.size());
-        auto* const active = areas.template take<std::uint32_t>(experts_.size());
-        auto* const in_rows = areas.template take<std::uint32_t>(tokens * k);
-        auto* const out_rows = areas.template take<std::uint32_t>(tokens * k);
-        return {
-            {chosen, 2 * k, k}, groups, active, in_rows, out_rows, areas.template take<float>(tokens * k)};
+    // The first products of one more expert, or null.
+    void read_by(const products* one) noexcept {
+        const products* const others = sizes_differ_.size() == 1 ? one : reads_;
+        reads_ =
+            one != nullptr && others != nullptr && Machine::rounds_alike(*others, *one) ? others : nullptr;
     }
-    // Sorts the choices by expert; returns how many experts were chosen.
-    std::size_t group(const call_arguments& call, const grouped& at, const output_rows& rows) const noexcept {
-        const std::size_t k = router_.choices();
-        at.groups.sort(call.tokens, experts_.size(), at.chosen);
-        for (std::size_t p = 0; p < call.tokens * k; ++p) {
-            const std::uint32_t entry = at.groups.order[p];
-            const std::size_t token = entry / k;
-            at.in_rows[p] = static_cast<std::uint32_t>(call.row(token));
-            at.out_rows[p] = static_cast<std::uint32_t>(rows.rows ? rows.rows[token] : token);
-            at.weights[p] = at.chosen.of(token)[entry % k].weight;
-        }
-        std::size_t active = 0;
-        for (std::size_t e = 0; e < experts_.size(); ++e)
-            if (at.groups.starts[e + 1] > at.groups.starts[e])
-                at.active[active++] = static_cast<std::uint32_t>(e);
-        return active;
+
+    struct call_areas {
+        grouped_choices at;
+        buffer rounded;  // the input
+    };
+    call_areas lay_out(arena& areas, std::size_t tokens) const noexcept {
+        const auto at = grouped_choices::lay_out(areas, tokens, router_.choices(), experts_.size());
+        return {at, reads_ ? take_buffer<Machine>(areas, tokens, sizes_.inputs, nullptr, reads_)
+                           : buffer{nullptr, tokens, sizes_.inputs}};
+    }
+    // The input as the experts read it: rounded once for all of them where they round it alike.
+    [[nodiscard]] activations inputs_of_experts(const call_arguments& call, const activations& in,
+                                                const buffer& to) const {
+        if constexpr (requires { to.rounded; })
+            if (to.rounded != nullptr) {
+                for_tokens(call, 4 * sizes_.inputs,
+                           [&](std::size_t t) noexcept { Machine::round_token(in, t, to); });
+                return to.view();
+            }
+        return in;
     }
 
     // `memory`: the expert's inputs, then its own.
     void run_expert(std::size_t e, call_arguments call, const activations& in, std::byte* memory,
-                    const grouped& at, const output_rows& to) const {
+                    const grouped_choices& at, const output_rows& to) const {
         arena areas(memory);
         const std::size_t first = at.groups.starts[e], count = at.groups.starts[e + 1] - first;
-        const bool all = count == call.tokens;
+        // Zeros are written behind rounded rows: all workers would write them.
+        const bool all = count == call.tokens && in.data != nullptr;
         call.rows = at.in_rows + first;
         call.tokens = count;
         // An expert that all tokens chose, in their order, reads the mixture's input directly.
         if (all) return experts_[e]->run(call, in, areas.rest(), to);
-        const buffer own{areas.template take<float>(buffer::numbers(count, sizes_.inputs)), count,
-                         sizes_.inputs};
-        for_tokens(call, sizes_.inputs, [&](std::size_t i) noexcept {
-            Machine::copy_token(in, at.groups.order[first + i] / router_.choices(), own, i);
-        });
+        const buffer own = take_buffer<Machine>(areas, count, sizes_.inputs, nullptr, reads_);
+        for_tokens(call, sizes_.inputs,
+                   [&](std::size_t i) noexcept { Machine::copy_token(in, at.token(first + i), own, i); });
         experts_[e]->run(call, own.view(), areas.rest(), to);
     }
     [[nodiscard]] std::size_t expert_bytes(std::size_t tokens, std::size_t workers) const noexcept {
         arena areas;
-        areas.template take<float>(buffer::numbers(tokens, sizes_.inputs));
+        take_buffer<Machine>(areas, tokens, sizes_.inputs, nullptr, reads_);
         std::size_t most = 0;
         for (const std::size_t e : sizes_differ_)
             most = std::max(most, experts_[e]->workspace_bytes(tokens, workers));
@@ -198,7 +193,7 @@ private:
     }
     // The first `count` experts, each on one worker. Their values are added afterwards, in their order.
     void run_apart(std::size_t count, const call_arguments& call, const activations& in, std::byte* memory,
-                   const grouped& at, const output_rows& rows) const {
+                   const grouped_choices& at, const output_rows& rows) const {
         arena areas(memory);
         const apart_areas apart = lay_out_apart(areas, call.tokens, call.workers);
         call_arguments alone = call;
@@ -237,7 +232,8 @@ private:
     std::vector<std::unique_ptr<const source_rows<Machine>>> experts_;
     // One expert of each size: to ask all of them takes longer than to read one.
     std::vector<std::size_t> sizes_differ_;
-    std::size_t largest_ = 0;  // weight_numbers() of an expert
+    std::size_t largest_ = 0;          // weight_numbers() of an expert
+    const products* reads_ = nullptr;  // one expert's first products, if all experts' round their input alike
 };
 
 }  // namespace cpu_detail

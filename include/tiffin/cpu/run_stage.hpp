@@ -137,6 +137,12 @@ void stage<Machine>::precompute(const plan_node& node, const bound_node& bound, 
 }
 
 template <class Machine>
+const typename Machine::products* stage<Machine>::multiplies_input() const noexcept {
+    if (!steps_.empty() || reads_input_) return nullptr;
+    return chain_ ? chain_->multiplies_input() : ends_in();
+}
+
+template <class Machine>
 std::size_t stage<Machine>::workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept {
     arena areas;
     lay_out(areas, tokens);

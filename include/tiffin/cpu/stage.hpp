@@ -34,6 +34,11 @@ public:
                                                       std::size_t workers) const noexcept = 0;
     virtual void run(const call_arguments& call, const typename Machine::activations& in, std::byte* memory,
                      const output_rows& to) const = 0;
+    // The products that alone read its input, null where something else does, too: the input may then be rounded for
+    // them, and for nobody else.
+    [[nodiscard]] virtual const typename Machine::products* multiplies_input() const noexcept {
+        return nullptr;
+    }
 };
 // What a formula needs per token before it is evaluated: precomputed rows, the routes of its leaves.
 template <class Machine>
@@ -96,10 +101,8 @@ public:
 
     // The products whose sums its formula reads; null where there are none.
     [[nodiscard]] const products* ends_in() const noexcept { return products_ ? &*products_ : nullptr; }
-    // Whether only these products read its input.
-    [[nodiscard]] bool input_is_multiplied_only() const noexcept {
-        return products_ && steps_.empty() && !reads_input_;
-    }
+    // The products that alone read its input; null where something else does, too.
+    [[nodiscard]] const products* multiplies_input() const noexcept;
     [[nodiscard]] std::size_t workspace_bytes(std::size_t tokens, std::size_t workers) const noexcept;
     void run(const call_arguments& call, const activations& in, std::byte* memory,
              const block_sink& to) const;

@@ -124,6 +124,7 @@ struct machine {
         [[nodiscard]] activations view() const noexcept { return {data, tokens, features}; }
     };
 
+    static bool rounds_alike(const products&, const products&) noexcept { return false; }
     static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {
         return in.row(token) + feature;
     }

@@ -32,7 +32,8 @@ struct machine {
         return {outputs, inputs, 1, kernels<Arch, f32, f32>()};
     }
 
-    // Activations being written: numbers(tokens, width) floats in depth blocks on a cache line, or rounded ones.
+    // Activations being written: numbers(tokens, width) floats in depth blocks on a cache line, or rounded ones, whose
+    // data is null.
     struct buffer {
         float* data;
         std::size_t tokens;
@@ -45,13 +46,22 @@ struct machine {
         }
         [[nodiscard]] activations view() const noexcept { return {data, tokens, rounded}; }
     };
-    // How the outputs of one product are rounded for the next one as they are written; not at all where a write could
-    // end within a block that is rounded together.
-    template <class From, class To>
-    static rounding rounding_between(const From& from, const To& to) noexcept {
+    // How the outputs of one product (null: whole rows) are rounded for the next one as they are written; not at all
+    // where a write could end within a block that is rounded together.
+    static rounding rounding_between(const products* from, const products& to) noexcept {
         const rounding& how = to.rounding_of_inputs();
-        const std::size_t part = from.outputs_at_once();
+        const std::size_t part = from != nullptr ? from->outputs_at_once() : depth_block;
         return part % how.block == 0 && depth_block % part == 0 ? how : rounding{};
+    }
+    // Whether both round their inputs, to the same rows.
+    static bool rounds_alike(const products& a, const products& b) noexcept {
+        const rounding &one = a.rounding_of_inputs(), &other = b.rounding_of_inputs();
+        return one.round != nullptr && one.round == other.round && one.spare_rows == other.spare_rows;
+    }
+    static void round_token(const activations& from, std::size_t token, const buffer& to) noexcept {
+        for (std::size_t k0 = 0; k0 < to.features; k0 += depth_block)
+            to.how(from.row(k0, token), to.tokens, token, k0, std::min(depth_block, to.features - k0),
+                   to.rounded);
     }
     static const float* input_at(const activations& in, std::size_t token, std::size_t feature) noexcept {
         return in.row(feature / depth_block * depth_block, token) + feature % depth_block;
@@ -105,8 +115,12 @@ struct machine {
     static void copy_token(const activations& from, std::size_t token, const buffer& to,
                            std::size_t i) noexcept {
         for (std::size_t k0 = 0; k0 < to.features; k0 += depth_block)
-            std::memcpy(to.data + k0 * to.tokens + i * depth_block, from.row(k0, token),
-                        std::min(depth_block, to.features - k0) * sizeof(float));
+            if (to.rounded != nullptr)
+                std::memcpy(to.how.row(to.rounded, to.tokens, i, k0),
+                            to.how.row(from.rounded, from.tokens, token, k0), to.how.row_bytes);
+            else
+                std::memcpy(to.data + k0 * to.tokens + i * depth_block, from.row(k0, token),
+                            std::min(depth_block, to.features - k0) * sizeof(float));
     }
 
     // The token rows of x, or of another input, that a call reads, in depth blocks. A single row has that layout

@@ -88,7 +88,12 @@ struct rounding {
     // The same; `numbers` begins at feature `first`.
     void features(const float* numbers, std::size_t tokens, std::size_t token, std::size_t first,
                   std::size_t count, std::byte* to) const noexcept {
-        round(numbers, first % depth_block, count, to + (first / depth_block * tokens + token) * row_bytes);
+        round(numbers, first % depth_block, count, row(to, tokens, token, first));
+    }
+    // A token's row of the depth block that has feature `first`.
+    [[nodiscard]] std::byte* row(std::byte* of, std::size_t tokens, std::size_t token,
+                                 std::size_t first) const noexcept {
+        return of + (first / depth_block * tokens + token) * row_bytes;
     }
 };
 
