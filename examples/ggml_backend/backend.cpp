@@ -177,8 +177,11 @@ public:
         for (int i = 0; i < graph->n_nodes;) {
             if (is_embedding(graph->nodes[i])) note_tokens(*graph->nodes[i]);
             const auto block = ffn_reader(graph, i).read();
-            if (block && leave(graph, i - left, i) && run(*block)) {
+            if (block) {
+                if (!leave(graph, i - left, i)) return GGML_STATUS_FAILED;
                 left = 0;
+            }
+            if (block && run(*block)) {
                 i += block->count;
             } else {
                 ++left;

@@ -47,8 +47,8 @@ public:
         out_.resize(rows_.size() * width_);
         const ggml_tensor& x = *block.x;
         for_rows(rows_.size(), width_, team, [&](std::size_t r) {
-            std::copy_n(at<float>(x, x.ne[1] == 1 ? 0 : rows_[r].place, rows_[r].token), width_,
-                        &in_[r * width_]);
+            const std::size_t place = rows_[r].place % static_cast<std::size_t>(x.ne[1]);
+            std::copy_n(at<float>(x, place, rows_[r].token), width_, &in_[r * width_]);
         });
         std::size_t numbers = 0;
         for (const ggml_tensor* w : block.weights)

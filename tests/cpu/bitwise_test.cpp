@@ -228,6 +228,52 @@ TEST_CASE("bitwise: the layer's own workspace, of any size it was prepared with"
     CHECK(y == p.alone);
 }
 
+// Only the numbers in their tensors tell these experts apart.
+TEST_CASE("bitwise: experts of one shape that read different numbers of table rows") {
+    using block = mixture<two_of, l3_memory>;
+    constexpr std::size_t d = 24, rows = 60, tokens = 16;
+    const tensor_set tensors(tiffin_test::tensors_wanted(block{}), {{d, 40, vocab, rows}, {}, {}, ~0u, 53});
+    std::vector<std::int32_t> one, all;
+    for (std::size_t id = 0; id < vocab; ++id) {
+        one.insert(one.end(), {0, 1});
+        all.insert(all.end(), {0, static_cast<std::int32_t>(rows)});
+    }
+    const auto with = [&](std::size_t longest) {
+        const weights made = tensors.given();
+        weights given;
+        for (const weights::entry& e : made.entries())
+            if (e.name.ends_with(".ranges"))
+                given.add(e.name,
+                          tensor_view{
+                              (e.name == "experts." + std::to_string(longest) + ".ranges" ? all : one).data(),
+                              dtype::i32,
+                              {vocab, 2}});
+            else
+                given.add(e.name, e.tensor);
+        return given;
+    };
+    const auto first = prepare<block>(with(0), simd{}, {.tokens = 0});
+    const auto last = prepare<block>(with(rows - 1), simd{}, {.tokens = 0});
+    const std::vector<float> x = random_rows(tokens, d, 59);
+    const std::vector<std::int32_t> ids = random_ids(tokens, vocab, 61);
+    for (const std::size_t workers : {1u, 2u, 7u, 90u}) {
+        CAPTURE(workers);
+        CHECK(first.workspace_bytes(tokens, workers) == last.workspace_bytes(tokens, workers));
+        for (const auto* layer : {&first, &last}) {
+            std::vector<float> y(tokens * d), alone(tokens * d);
+            workspace memory = layer->make_workspace(tokens, workers);
+            (*layer)(x, ids, y, memory, openmp{static_cast<int>(std::min<std::size_t>(workers, 7))});
+            for (std::size_t t = 0; t < tokens; ++t)
+                (*layer)(std::span(x).subspan(t * d, d), std::span(ids).subspan(t, 1),
+                         std::span(alone).subspan(t * d, d), memory);
+            CHECK(y == alone);
+        }
+    }
+    // Room for more workers is room for fewer.
+    for (std::size_t workers = 2; workers < 2 * rows; ++workers)
+        CHECK(first.workspace_bytes(tokens, workers) >= first.workspace_bytes(tokens, workers - 1));
+}
+
 // The pieces of a call are an affair of the layer, not of a backend: the others are cut the same way.
 TEST_CASE("bitwise: the reference in pieces") {
     const tensor_set tensors(tiffin_test::tensors_wanted(hybrid{}), {{19, 23, vocab}, {}, {}, ~0u, 43});

@@ -28,9 +28,11 @@ namespace cpu_detail {
 template <class Machine>
 class pending_rows;
 
-// Whether two experts have tensors of the same formats and sizes, and so take the same workspace.
+// Whether two experts have tensors of the same formats and sizes and as many choices per token, and so take the same
+// workspace.
 inline bool are_sized_alike(const bound_node& a, const bound_node& b) noexcept {
-    return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+    return a.width == b.width && a.choices == b.choices &&
+           std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
                       [](const tensor_view& one, const tensor_view& other) {
                           return one.shape == other.shape && chosen_by(one) == chosen_by(other) &&
                                  one.gathered == other.gathered;
@@ -38,7 +40,7 @@ inline bool are_sized_alike(const bound_node& a, const bound_node& b) noexcept {
            std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), are_sized_alike);
 }
 
-// The numbers of a source's weights that a token's products read.
+// The numbers of the weights of a source's products.
 inline std::size_t weight_numbers(const plan_node& node, const bound_node& bound) noexcept {
     std::size_t sum = 0;
     for (std::size_t i = 0; i < bound.tensors.size(); ++i)
@@ -83,8 +85,9 @@ public:
         lay_out(areas, tokens);
         std::size_t most = std::max(router_.workspace_bytes(tokens, workers), expert_bytes(tokens, workers));
         if (shared_) most = std::max(most, shared_->workspace_bytes(tokens, workers));
-        if (goes_apart(workers)) {
-            lay_out_apart(apart, std::min(tokens, few_tokens), workers);
+        // A call by fewer workers than this is sized for may go apart where one by all of them does not.
+        if (const std::size_t w = std::min(workers, experts_.size()); goes_apart(w)) {
+            lay_out_apart(apart, std::min(tokens, few_tokens), w);
             most = std::max(most, apart.used());
         }
         return areas.used() + most;
@@ -116,7 +119,7 @@ public:
     }
 
 private:
-    // The first products of one more expert, or null.
+    // Notes the first products of one more expert, or null.
     void read_by(const products* one) noexcept {
         const products* const others = sizes_differ_.size() == 1 ? one : reads_;
         reads_ =
@@ -149,12 +152,12 @@ private:
                     const grouped_choices& at, const output_rows& to) const {
         arena areas(memory);
         const std::size_t first = at.groups.starts[e], count = at.groups.starts[e + 1] - first;
-        // Zeros are written behind rounded rows: all workers would write them.
-        const bool all = count == call.tokens && in.data != nullptr;
+        // An expert that all tokens chose, in their order, reads the mixture's input directly, unless it is rounded:
+        // products write zeros behind rounded rows.
+        const bool direct = count == call.tokens && in.data != nullptr;
         call.rows = at.in_rows + first;
         call.tokens = count;
-        // An expert that all tokens chose, in their order, reads the mixture's input directly.
-        if (all) return experts_[e]->run(call, in, areas.rest(), to);
+        if (direct) return experts_[e]->run(call, in, areas.rest(), to);
         const buffer own = take_buffer<Machine>(areas, count, sizes_.inputs, nullptr, reads_);
         for_tokens(call, sizes_.inputs,
                    [&](std::size_t i) noexcept { Machine::copy_token(in, at.token(first + i), own, i); });

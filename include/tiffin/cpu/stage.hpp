@@ -34,8 +34,8 @@ public:
                                                       std::size_t workers) const noexcept = 0;
     virtual void run(const call_arguments& call, const typename Machine::activations& in, std::byte* memory,
                      const output_rows& to) const = 0;
-    // The products that alone read its input, null where something else does, too: the input may then be rounded for
-    // them, and for nobody else.
+    // The products that alone read its input, which may then be rounded for them; null where something else reads it,
+    // too.
     [[nodiscard]] virtual const typename Machine::products* multiplies_input() const noexcept {
         return nullptr;
     }
