@@ -79,7 +79,7 @@ tile product(const amx_shapes& shapes, numbers kind, const tile& c, const tile& 
 
 }  // namespace
 
-TEST_CASE("amx: signed bytes times unsigned ones, exactly") {
+TEST_CASE("amx: signed bytes, exactly") {
     for (const amx_shapes& shapes : all_shapes) {
         const tile a = random_tile(numbers::bytes, 3), b = random_tile(numbers::bytes, 5);
         tile wanted = random_tile(numbers::bytes, 7);
@@ -89,8 +89,7 @@ TEST_CASE("amx: signed bytes times unsigned ones, exactly") {
                 std::int64_t sum = static_cast<std::int32_t>(wanted[m][n]);
                 for (std::size_t k = 0; k < shapes.rows[2]; ++k)
                     for (std::size_t i = 0; i < 4; ++i) {
-                        std::int8_t left;
-                        std::uint8_t right;
+                        std::int8_t left, right;
                         std::memcpy(&left, reinterpret_cast<const char*>(&a[m][k]) + i, 1);
                         std::memcpy(&right, reinterpret_cast<const char*>(&b[k][n]) + i, 1);
                         sum += std::int64_t{left} * right;

@@ -36,7 +36,7 @@ struct alignas(64) amx_shapes {
 //   multiply_bf16<C, A, B>()    C += A B, rows of A and columns of B (4 bytes wide) as bf16 pairs: the first elements
 //                               of all pairs are summed from 0 by fused multiply-adds, the second ones likewise,
 //                               then both sums are added to each other and to C. Subnormals count as 0;
-//   multiply_bytes<C, A, B>()   C += A B, groups of four bytes, signed in A and unsigned in B; exact.
+//   multiply_bytes<C, A, B>()   C += A B, groups of four signed bytes; exact.
 struct emulated_amx_unit {
     explicit emulated_amx_unit(const amx_shapes& shapes) noexcept : shapes_(shapes) {}
 
@@ -77,7 +77,7 @@ struct emulated_amx_unit {
                 for (int bit = 0; bit < 32; bit += 8)
                     tiles_[C][m][n] +=
                         static_cast<std::uint32_t>(int{static_cast<std::int8_t>(tiles_[A][m][k] >> bit)} *
-                                                   int{static_cast<std::uint8_t>(tiles_[B][k][n] >> bit)});
+                                                   int{static_cast<std::int8_t>(tiles_[B][k][n] >> bit)});
         });
     }
 
@@ -146,7 +146,7 @@ struct amx_unit {
     }
     template <std::size_t C, std::size_t A, std::size_t B>
     void multiply_bytes() noexcept {
-        asm volatile("{tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbsud %%tmm%c0, %%tmm%c1, %%tmm%c2}"
+        asm volatile("{tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbssd %%tmm%c0, %%tmm%c1, %%tmm%c2}"
                      :
                      : "i"(C), "i"(A), "i"(B));
     }

@@ -55,15 +55,12 @@ template <class Arch, quantised_format Weights, std::size_t Registers>
     requires(panel_product<Arch, Weights, q8_0, Registers>::panel::dot::fours)
 struct amx_product<Arch, Weights, q8_0, Registers> : panel_product<Arch, Weights, q8_0, Registers> {
     using vector_product = panel_product<Arch, Weights, q8_0, Registers>;
-    using panel = typename vector_product::panel;
-    static constexpr bool as_packed = requires { panel::levels_at(nullptr, 0, 0); };
-    using levels = std::conditional_t<as_packed, panel, typename vector_product::unpacked_panel>;
+    using levels = signed_integer_panel<Arch, Weights, Registers>;
     static constexpr std::size_t many_from = vector_product::tile_tokens + 1;
     static constexpr std::size_t many_rows = amx_rows, many_tile_tokens = amx_rows;
 
-    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept
-        requires(!as_packed) {
-        vector_product::unpack(from, depth, to);
+    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
+        levels::unpack(from, depth, to);
     }
     template <std::size_t Tokens>
     static void many_tile(const std::byte* x, std::size_t depth, const std::byte* w, std::size_t, float* acc,

@@ -86,6 +86,24 @@ template <class Amx, class Arch, std::size_t Registers, std::size_t TokenTiles>
     std::copy_n(part, rest, acc + inside);
 }
 
+// A panel's block as unpacked for tiles: signed bytes, without the bias that vector instructions have in them.
+template <class Arch, quantised_format Weights, std::size_t Registers>
+struct signed_integer_panel : unpacked_integer_panel<Arch, Weights, Registers> {
+    using unpacked = unpacked_integer_panel<Arch, Weights, Registers>;
+    static_assert(!unpacked::has_least || Weights::level_bits < 8);
+
+    static void unpack(const std::byte* from, std::size_t depth, std::byte* to) noexcept {
+        unpacked::unpack(from, depth, to);
+        if constexpr (!unpacked::has_least && unpacked::packed::bias != 0)
+            for (std::size_t b = 0; b < depth / q8_0::block; ++b) {
+                auto& weights = reinterpret_cast<typename unpacked::block*>(to)[b].weights;
+                auto* const bytes = reinterpret_cast<std::uint8_t*>(&weights);
+                for (std::size_t i = 0; i < sizeof weights; ++i)
+                    bytes[i] = static_cast<std::uint8_t>(bytes[i] - unpacked::packed::bias);
+            }
+    }
+};
+
 // Tiles of quantised integers: 0 the sums, 1 the tokens, 2 the weights of one part of a piece.
 template <class Panel>
 inline constexpr amx_shapes amx_integer_shapes = [] {
@@ -100,7 +118,8 @@ inline constexpr amx_shapes amx_integer_shapes = [] {
 // multiply_integer_tile of one panel, to the bit, for 16 tokens if `Whole`, else for fewer.
 // Shapes: rows of x up to the 16th are read, those after the last token are not used.
 // Cost: per piece and register one multiplication of tiles per part, 16 cycles; its sums go through memory, as
-//   tiles cannot be scaled: three vector instructions per token.
+//   tiles cannot be scaled: three vector instructions per token (conversion, scale of x, scale of w and addition),
+//   24 cycles of two ports for 16 tokens.
 template <class Amx, class Panel, std::size_t Registers, bool Whole>
 [[gnu::noinline]] void multiply_integer_amx(std::size_t tokens, const std::byte* x, std::size_t depth,
                                             const std::byte* w, float* acc, bool fresh, ahead next) noexcept {
@@ -129,12 +148,15 @@ template <class Amx, class Panel, std::size_t Registers, bool Whole>
             });
             TIFFIN_UNROLL(16)
             for (std::size_t t = 0; t < count; ++t) {
-                whole total = whole::load_aligned(products[0][t]);
-                if constexpr (!Panel::has_least) total += whole(rows[t].shifts[b * Panel::parts]);
+                const auto part = [&](std::size_t p) {
+                    return xsimd::to_float(whole::load_aligned(products[p][t]));
+                };
+                reg total = part(0);
+                // Whole numbers below 2^24: exact.
                 if constexpr (Panel::parts == 2)
-                    total = total * Panel::factor(w, b, 0, r) +
-                            (whole::load_aligned(products[1][t]) + whole(rows[t].shifts[b * 2 + 1])) *
-                                Panel::factor(w, b, 1, r);
+                    total = multiply_add<typename reg::arch_type>(
+                        part(1), xsimd::to_float(Panel::factor(w, b, 1, r)),
+                        total * xsimd::to_float(Panel::factor(w, b, 0, r)));
                 sums[t] = add_scaled<Panel>(sums[t], total, rows[t], w, b, r);
             }
         }

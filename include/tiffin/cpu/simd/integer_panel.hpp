@@ -44,8 +44,9 @@ struct integer_panel {
     static constexpr std::size_t piece_bytes = factor_bytes + high_bytes + numbers * low_bytes;
     static constexpr std::size_t head_bytes = kinds * sizeof(std::uint16_t) * numbers;
     static constexpr std::size_t unit_bytes = head_bytes + pieces * piece_bytes;
-    using row = integer_row<typename dot::input, Weights::part,
-                            Weights::level_bits == 8 ? dot::stored_bias : Weights::zero, has_least>;
+    // By how much a code in the dot exceeds the integer that it represents, where there is no minimum.
+    static constexpr int bias = Weights::level_bits == 8 ? dot::stored_bias : Weights::zero;
+    using row = integer_row<typename dot::input, Weights::part, bias, has_least>;
     static_assert(parts == 1 || (parts == halves && has_factors && !has_least));
     static_assert(!has_factors || Weights::block == depth_block);
 
@@ -83,11 +84,6 @@ struct integer_panel {
             (group(std::integral_constant<std::size_t, Part * groups + G>{}), ...);
         }
         (std::make_index_sequence<halves / parts * groups>{});
-    }
-    // The groups of inputs of piece b in order, where each byte is one code.
-    static const std::byte* levels_at(const std::byte* from, std::size_t b, std::size_t) noexcept
-        requires(Weights::level_bits == 8 && parts == 1) {
-        return piece_at(from, b) + factor_bytes;
     }
     // With two parts: the integer factor of a part's sums; the parts then share a scale.
     static whole factor(const std::byte* from, std::size_t b, std::size_t part, std::size_t r) noexcept

@@ -57,10 +57,10 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     }
 }
 
-// Adds a piece to the sum `before`: first the term of its minimum, then its integer sum scaled by d_x and d_w.
+// Adds a piece to the sum `before`: first the term of its minimum, then its integer sum `total` scaled by d_x and d_w.
 template <class Panel>
 [[gnu::always_inline]] inline typename Panel::reg add_scaled(typename Panel::reg before,
-                                                             const typename Panel::whole& total,
+                                                             const typename Panel::reg& total,
                                                              const typename Panel::row& row,
                                                              const std::byte* panel, std::size_t b,
                                                              std::size_t r) noexcept {
@@ -68,7 +68,7 @@ template <class Panel>
     using arch = typename reg::arch_type;
     if constexpr (Panel::has_least)
         before = multiply_add<arch>(Panel::least(panel, b, r), reg(row.shifts[b]), before);
-    return multiply_add<arch>(Panel::scale(panel, b, r), xsimd::to_float(total) * reg(row.scales[b]), before);
+    return multiply_add<arch>(Panel::scale(panel, b, r), total * reg(row.scales[b]), before);
 }
 
 // acc[panel][token][register] (+)= the products of piece b.
@@ -85,7 +85,8 @@ template <class Panel, std::size_t Registers, std::size_t Tokens, std::size_t Pa
     for (std::size_t n = 0; n < Panels * Tokens; ++n) TIFFIN_UNROLL(24)
     for (std::size_t r = 0; r < Registers; ++r, acc += reg::size) {
         const reg before = fresh && b == 0 ? reg(0.0f) : reg::load_aligned(acc);
-        add_scaled<Panel>(before, totals[n][r], rows[n % Tokens], w + n / Tokens * apart, b, r)
+        add_scaled<Panel>(before, xsimd::to_float(totals[n][r]), rows[n % Tokens], w + n / Tokens * apart, b,
+                          r)
             .store_aligned(acc);
     }
 }
