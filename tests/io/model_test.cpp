@@ -140,7 +140,7 @@ TEST_CASE("model: what scales beside a weight cover is told by their shape") {
     CHECK(made({4, 50, 300}, {4}) == std::pair(std::size_t{50}, all));
     CHECK(made({4, 50, 320}, {4, 50, 10}) == std::pair(std::size_t{1}, std::size_t{32}));
     for (const shape& wrong :
-         {shape{300}, shape{2}, shape{3, 2}, shape{100, 300}, shape{200, 7}, shape{2, 3, 1}})
+         {shape{300}, shape{2}, shape{3, 2}, shape{100, 300}, shape{200, 7}, shape{200, 0}, shape{2, 3, 1}})
         CHECK(made({200, 300}, wrong) == std::pair(std::size_t{0}, std::size_t{0}));
     CHECK(made({200, 300}, {200}, dtype::i32) == std::pair(std::size_t{0}, std::size_t{0}));
 }

@@ -162,6 +162,20 @@ TEST_CASE("memory_branches: what is refused") {
         other.add(t.name, t.name == "key_proj.weight" ? tensor_view{t.tensor.data, dtype::f32, {d, c - 1}}
                                                       : t.tensor);
     CHECK(why(other, 1, {}) == "key_proj.weight: reads rows of 12; value_proj.weight reads 13");
+    // Without numbers, and of an axis too many.
+    const auto with_key = [&](const shape& of) {
+        weights changed;
+        const weights one = w.of_branch(0);
+        for (const weights::entry& t : one.entries())
+            changed.add(t.name,
+                        t.name == "key_proj.weight" ? tensor_view{t.tensor.data, dtype::f32, of} : t.tensor);
+        return changed;
+    };
+    CHECK(why(with_key({d, 0}), 1, {}) == "key_proj.weight: has shape (20, 0); no axis may be 0");
+    CHECK(why(with_key({d, 0, 0}), 1, {}) ==
+          "key_proj.weight: has shape (20, 0, 0); it must have 2 axes, (d_model, width)");
+    CHECK(why(with_key({d, 1, 1, c}), 1, {}) ==
+          "key_proj.weight: has shape (20, 1, 1, 13); it is of 1 branches of 20");
 
     auto memory = memory_branches::prepare<signed_root_gate>(w.given(true), branches, simd{}, {.dilation = 2})
                       .or_throw();

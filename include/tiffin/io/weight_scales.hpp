@@ -40,7 +40,7 @@ inline status add_scales(tensor_view& weight, const tensor_view& scales, const s
         made.rows = w[1];
     } else if (s.elements() == rows && s.rank() > 0 && (s[0] == rows || s.last() == 1)) {
         // one per row
-    } else if (s.rank() == w.rank() && s.rank() >= 2 && s.elements() / s.last() == rows &&
+    } else if (s.elements() > 0 && s.rank() == w.rank() && s.rank() >= 2 && s.elements() / s.last() == rows &&
                columns % s.last() == 0) {
         made.columns = columns / s.last();
     } else {

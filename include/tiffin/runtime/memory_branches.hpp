@@ -166,7 +166,8 @@ private:
                                        std::size_t branches, std::size_t width) {
         const std::size_t all = branches * width;
         const bool vector = t.shape == shape(all) || t.shape == shape(branches, width);
-        if (!vector && (t.shape.rank() < 2 || t.shape[0] != all))
+        const std::size_t rank = t.shape.rank();
+        if (!vector && (rank < 2 || rank > 3 || t.shape[0] != all))
             return failure(errc::shape, name, "has shape ", to_string(t.shape), "; it is of ", branches,
                            " branches of ", width);
         tensor_view rows = t;
@@ -177,8 +178,8 @@ private:
         if (t.scales.any() && t.scales.rows != tensor_scales::all && width % t.scales.rows != 0)
             return failure(errc::shape, name, "has ", t.scales.text(), "; a branch of ", width,
                            " rows must not cut them");
-        shape of = t.shape.rank() == 2 ? shape(width, t.shape[1]) : shape(width, t.shape[1], t.shape[2]);
-        return t.rows_from(b * width * (t.shape.elements() / t.shape.last() / all), of);
+        return rank == 2 ? t.rows_from(b * width, {width, t.shape[1]})
+                         : t.rows_from(b * width * t.shape[1], {width, t.shape[1], t.shape[2]});
     }
 
     std::size_t width_ = 0, inputs_ = 0;
