@@ -4,6 +4,7 @@
 #include "pattern.hpp"
 
 #include <tiffin/call/layer_of_any_block.hpp>
+#include <tiffin/cpu/grouped_tokens.hpp>
 #include <tiffin/executor/executor.hpp>
 #include <tiffin/executor/openmp.hpp>
 #include <tiffin/runtime/any_layer.hpp>
@@ -111,12 +112,8 @@ private:
     }
     // `numbers`: of an expert's weights.
     bool compute(std::span<const tiffin::any_layer> layers, std::size_t numbers, const tiffin::openmp& team) {
-        // Few tokens of an expert take little more time than handing its products over: threads then take experts whole;
-        // large ones only where each has several, as the last to end is waited for.
-        constexpr std::size_t few_tokens = 16, large = 8 << 20;
-        const std::size_t active = starts_.size() - 1, threads = team.concurrency(), each = active / threads;
-        const bool apart = tokens_ <= few_tokens && threads > 1 && (numbers <= large || each >= 4);
-        const std::size_t whole = apart ? each * threads : 0;
+        const std::size_t active = starts_.size() - 1, threads = team.concurrency();
+        const std::size_t whole = tiffin::cpu_detail::whole_experts(active, numbers, tokens_, threads);
         const auto layer = [&](std::size_t e) -> const tiffin::any_layer& {
             return layers[static_cast<std::size_t>(rows_[starts_[e]].expert)];
         };

@@ -12,6 +12,17 @@ TIFFIN_BEGIN
 
 namespace cpu_detail {
 
+// How many of the `active` experts that a call has chosen workers take whole, instead of sharing each. Few tokens of an
+// expert take little more time than the hand-overs between its products. Large ones, of `numbers` weights, only where
+// each worker has several: the last to end is waited for. A multiple of `workers`.
+inline constexpr std::size_t few_tokens = 16;
+inline constexpr std::size_t whole_experts(std::size_t active, std::size_t numbers, std::size_t tokens,
+                                           std::size_t workers) noexcept {
+    constexpr std::size_t large = 8 << 20;
+    const std::size_t each = active / workers;
+    return tokens <= few_tokens && workers > 1 && (numbers <= large || each >= 4) ? each * workers : 0;
+}
+
 // Tokens sorted by the expert chosen for them, `choices` experts per token.
 struct grouped_tokens {
     std::uint32_t* order;   // (tokens * choices): token * choices + choice, grouped by expert

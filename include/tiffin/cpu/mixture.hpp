@@ -108,7 +108,7 @@ public:
             for (std::size_t t = 0; t < call.tokens; ++t)
                 std::memset(rows.row(t), 0, sizes_.outputs * sizeof(float));
         const activations read = inputs_of_experts(call, in, rounded);
-        const std::size_t whole = experts_apart(active, call);
+        const std::size_t whole = whole_experts(active, largest_, call.tokens, call.workers);
         if (whole > 0) run_apart(whole, call, read, areas.rest(), at, rows);
         for (std::size_t i = whole; i < active; ++i) {
             const std::uint32_t first = at.groups.starts[at.active[i]];
@@ -172,17 +172,9 @@ private:
         return areas.used() + most;
     }
 
-    // Few tokens of an expert take little more time than the hand-overs between its products: a worker then takes
-    // experts whole, as many as all others. Large ones only where each worker has several: the last to end is waited
-    // for.
-    static constexpr std::size_t few_tokens = 16, large = 8 << 20;
+    // Whether so many workers may take experts whole.
     [[nodiscard]] bool goes_apart(std::size_t workers) const noexcept {
         return workers > 1 && workers <= experts_.size();
-    }
-    [[nodiscard]] std::size_t experts_apart(std::size_t active, const call_arguments& call) const noexcept {
-        if (call.tokens > few_tokens || !goes_apart(call.workers)) return 0;
-        const std::size_t each = active / call.workers;
-        return largest_ <= large || each >= 4 ? each * call.workers : 0;
     }
     struct apart_areas {
         float* values;      // of each choice
